@@ -1,0 +1,85 @@
+"""Standardized reading and editing of language models' internals at vLLM's speed.
+
+Importing this package loads neither torch, nnsight nor vLLM; the names below load what they need on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .envoys import AttentionEnvoy, BlockEnvoy, MlpEnvoy
+    from .errors import (
+        BrokenPlugin,
+        CheckpointNotFound,
+        DeclarationError,
+        DuplicateFamily,
+        EngineNotInstalled,
+        MainGuardError,
+        NnterpVLLMError,
+        PluginMismatch,
+        ReadOnlyValue,
+        Unavailable,
+        UnsupportedEngine,
+        UnsupportedFamily,
+    )
+    from .model import StandardizedVLLM
+
+_HOMES = {
+    "StandardizedVLLM": "model",
+    "BlockEnvoy": "envoys",
+    "AttentionEnvoy": "envoys",
+    "MlpEnvoy": "envoys",
+    **dict.fromkeys(
+        (
+            "BrokenPlugin",
+            "CheckpointNotFound",
+            "DeclarationError",
+            "DuplicateFamily",
+            "EngineNotInstalled",
+            "MainGuardError",
+            "NnterpVLLMError",
+            "PluginMismatch",
+            "ReadOnlyValue",
+            "Unavailable",
+            "UnsupportedEngine",
+            "UnsupportedFamily",
+        ),
+        "errors",
+    ),
+}
+
+__all__ = [
+    "AttentionEnvoy",
+    "BlockEnvoy",
+    "BrokenPlugin",
+    "CheckpointNotFound",
+    "DeclarationError",
+    "DuplicateFamily",
+    "EngineNotInstalled",
+    "MainGuardError",
+    "MlpEnvoy",
+    "NnterpVLLMError",
+    "PluginMismatch",
+    "ReadOnlyValue",
+    "StandardizedVLLM",
+    "Unavailable",
+    "UnsupportedEngine",
+    "UnsupportedFamily",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{home}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

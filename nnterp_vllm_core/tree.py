@@ -1,0 +1,247 @@
+"""The standardized tree over a loaded vLLM model: which declaration applies, its names, its envoys and its views.
+
+Driver and worker build the same tree from the same family, the driver over weightless modules and the worker over the
+real ones, so a block written in one finds the same paths in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from .attention import Kernel, kernel_of
+from .envoys import SLOT, AttentionEnvoy, BlockEnvoy, MlpEnvoy
+from .errors import DeclarationError, UnsupportedEngine
+from .family import Arg, At, Family, FusedStream, Implementation, Missing
+from .protocol import INTERIOR, VALUES
+from .views import (
+    STREAM,
+    DerivedView,
+    Layout,
+    MissingView,
+    SizeView,
+    TensorView,
+    View,
+    attention_views,
+    element,
+    heads_layout,
+)
+from .views import PairView as StreamPairView
+
+#: nnsight names the root of every tree so, in the driver and in the worker.
+ROOT = "model"
+
+_NO_PADDING = "a request is one unpadded sequence, so every position holds a token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A family applied to one loaded model.
+
+    Attributes:
+        family: The family.
+        implementation: The declaration whose block class was found in the model.
+    """
+
+    family: Family
+    implementation: Implementation
+
+    @property
+    def rename(self) -> dict[str, str]:
+        """nnsight's ``rename``: native path -> standard name, for every name that differs."""
+        aliases: dict[str, str] = {}
+        for standard, native in (*self.implementation.names.items(), *self.implementation.block_names.items()):
+            if standard != native:
+                aliases[native] = standard
+        return aliases
+
+    @property
+    def envoys(self) -> dict[str, type]:
+        """nnsight's ``envoys``: full native path -> the envoy class that carries the values there."""
+        layers = f"{ROOT}.{self.implementation.names['layers']}.*"
+        classes: dict[str, type] = {layers: BlockEnvoy}
+        for standard, envoy in (("self_attn", AttentionEnvoy), ("mlp", MlpEnvoy)):
+            if standard in self.implementation.block_names:
+                classes[f"{layers}.{self.implementation.block_names[standard]}"] = envoy
+        return classes
+
+
+def plan_for(family: Family, module: Any) -> Plan:
+    """Choose the declaration that fits a loaded model, by the class of its blocks.
+
+    Raises:
+        UnsupportedEngine: No declaration of the family names these blocks.
+    """
+    seen: list[str] = []
+    for implementation in family.native:
+        block = first_block(module, implementation)
+        if block is None:
+            continue
+        if type(block).__name__ in implementation.blocks:
+            return Plan(family=family, implementation=implementation)
+        seen.append(f"{type(block).__module__}.{type(block).__name__}")
+    declared = ", ".join(name for implementation in family.native for name in implementation.blocks) or "none"
+    raise UnsupportedEngine(
+        f"Family {family.__name__} declares the vLLM blocks {declared}, but this vLLM built {type(module).__name__} with "
+        f"blocks {seen[0] if seen else 'under another path'}. Update the family's distribution, or install a vLLM in "
+        f"its validated range {family.validated!r}."
+    )
+
+
+def first_block(module: Any, implementation: Implementation) -> Any:
+    """The model's first block under the declared path, or ``None`` when there is no such path."""
+    for name in implementation.names["layers"].split("."):
+        module = getattr(module, name, None)
+        if module is None:
+            return None
+    return module[0] if len(module) else None
+
+
+def bind(model: Any, plan: Plan) -> None:
+    """Put a view of every standard value on the envoys of ``model``'s tree."""
+    implementation = plan.implementation
+    model.__dict__[SLOT] = _model_views(model, implementation)
+    for block in model.get(implementation.names["layers"]):
+        block.__dict__[SLOT] = _block_views(block, implementation)
+        for standard, views in (("self_attn", _attention_views), ("mlp", _mlp_views)):
+            child = child_of(block, implementation.block_names.get(standard))
+            if child is not None:
+                child.__dict__[SLOT] = views(block, child, implementation)
+
+
+def child_of(block: Any, native: str | None) -> Any:
+    """A block's child envoy by native name, or ``None`` where this block has none."""
+    return None if native is None else block._child_map.get(native)
+
+
+def _model_views(model: Any, implementation: Implementation) -> dict[str, View]:
+    embed = f"{ROOT}.{implementation.names['embed_tokens']}"
+    logits = f"{ROOT}.logits"
+
+    def view(name: str, kind: Callable[..., View], location: str, **options: Any) -> View:
+        return kind(VALUES[name], f"{ROOT}.{name}", location, **options)
+
+    views = [
+        view("input_ids", DerivedView, f"{embed}.input", compute=partial(_ids, f"{embed}.input")),
+        view("input_size", SizeView, f"{embed}.input"),
+        MissingView(VALUES["attention_mask"], f"{ROOT}.attention_mask", _NO_PADDING),
+        view("logits", TensorView, logits, layout=Layout(serve=_as_positions, rows=STREAM.rows)),
+        view("next_token_probs", DerivedView, logits, compute=_softmax),
+    ]
+    declared = implementation.place("token_embeddings")
+    if isinstance(declared, At | Missing):
+        views.append(_placed("token_embeddings", declared, model, f"{ROOT}.token_embeddings", implementation))
+    else:
+        views.append(view("token_embeddings", TensorView, f"{embed}.output"))
+    return {one.value.name: one for one in views}
+
+
+def _ids(location: str, raw: Any) -> Any:
+    ids = element(raw, None, location)
+    return ids if ids.ndim == 2 else ids.unsqueeze(0)
+
+
+def _as_positions(rows: Any) -> Any:
+    return rows.unsqueeze(0)
+
+
+def _softmax(raw: Any) -> Any:
+    return raw.softmax(-1)
+
+
+def _block_views(block: Any, implementation: Implementation) -> dict[str, View]:
+    stream = implementation.stream
+    views: dict[str, View] = {}
+    for name, side in (("layer_input", "input"), ("layer_output", "output")):
+        value, path, location = VALUES[name], f"{block.path}.{name}", f"{block.path}.{side}"
+        if isinstance(stream, FusedStream):
+            hidden, residual = (stream.hidden, stream.residual) if side == "input" else (0, 1)
+            views[name] = StreamPairView(value, path, location, hidden, residual)
+        else:
+            select = stream.enters if side == "input" else stream.leaves
+            views[name] = TensorView(value, path, location, select)
+    return views
+
+
+def _mlp_views(block: Any, mlp: Any, implementation: Implementation) -> dict[str, View]:
+    return {"mlp_output": _contribution("mlp_output", block, mlp, implementation)}
+
+
+def _attention_views(block: Any, attention: Any, implementation: Implementation) -> dict[str, View]:
+    views = {"attention_output": _contribution("attention_output", block, attention, implementation)}
+    layer = envoy_at(block, implementation, implementation.attention)
+    for name in INTERIOR:
+        path = f"{attention.path}.{name}"
+        declared = implementation.place(name)
+        if declared is not None:
+            views[name] = _placed(name, declared, block, path, implementation)
+        elif layer is None:
+            views[name] = MissingView(
+                VALUES[name], path, f"this block has no attention layer at {implementation.attention!r}"
+            )
+        else:
+            views[name] = _interior(name, path, layer)
+    return views
+
+
+def _interior(name: str, path: str, layer: Any) -> View:
+    value = VALUES[name]
+    module = layer._module
+    if name in ("attention_scores", "attention_probabilities"):
+        return attention_views(value, path, f"{layer.path}.input", partial(_kernel, layer))
+    if name == "attention_head_outputs":
+        width = getattr(module, "head_size_v", module.head_size)
+        return TensorView(value, path, f"{layer.path}.output", layout=heads_layout(width, heads_first=False))
+    argument, width = {
+        "attention_queries": (Arg(0, "query"), module.head_size),
+        "attention_keys": (Arg(1, "key"), module.head_size),
+        "attention_values": (Arg(2, "value"), getattr(module, "head_size_v", module.head_size)),
+    }[name]
+    return TensorView(value, path, f"{layer.path}.input", argument, heads_layout(width, heads_first=True))
+
+
+def _kernel(layer: Any) -> Kernel:
+    return kernel_of(layer._module)
+
+
+def _contribution(name: str, block: Any, owner: Any, implementation: Implementation) -> View:
+    declared = implementation.place(name)
+    assert declared is not None
+    return _placed(name, declared, block, f"{owner.path}.{name}", implementation)
+
+
+def _placed(name: str, declared: At | Missing, block: Any, path: str, implementation: Implementation) -> View:
+    value = VALUES[name]
+    if isinstance(declared, Missing):
+        return MissingView(value, path, declared.reason)
+    place, _, side = declared.path.rpartition(".")
+    if place.startswith("."):
+        model = block.root
+        native = implementation.names.get(place[1:], place[1:])
+        envoy = model.get(native)
+    else:
+        envoy = envoy_at(block, implementation, place)
+        if envoy is None:
+            raise DeclarationError(
+                f"{implementation.source}: {name} is declared at {declared.path!r}, but {block.path} has no "
+                f"{place!r}; its children are {sorted(block._child_map)}."
+            )
+    times = None if declared.times is None else partial(_factor, block, declared.times)
+    return TensorView(value, path, f"{envoy.path}.{side}", declared.select, times=times)
+
+
+def envoy_at(block: Any, implementation: Implementation, path: str) -> Any:
+    """The envoy at a path from a block, whose first component may be a standard name; ``None`` if there is none."""
+    first, _, rest = path.partition(".")
+    envoy = child_of(block, implementation.block_names.get(first, first))
+    for name in rest.split(".") if rest else ():
+        if envoy is None:
+            return None
+        envoy = envoy._child_map.get(name)
+    return envoy
+
+
+def _factor(block: Any, times: float | str) -> float:
+    return float(getattr(block._module, times)) if isinstance(times, str) else times

@@ -1,0 +1,325 @@
+"""One standard value at one location: how it is copied out of the live tensors and how an edit goes back in.
+
+A view knows the location where the model is paused, which element of what is served there is its own, and the layout
+between the engine's rows and the standard axes. Reading copies the rows; landing an edit writes rows in place, which
+leaves every other request's rows alone to the bit, works in a replayed CUDA graph and needs no copy of the whole step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from nnsight.intervention.interleaver import Mediator
+
+from .attention import Kernel, probabilities, scores
+from .errors import NnterpVLLMError, ReadOnlyValue, Unavailable
+from .family import Arg
+from .mediator import Held, StandardMediator
+from .protocol import Value
+
+
+def private(shape: torch.Size, like: torch.Tensor) -> torch.Tensor:
+    """Memory of the block's own. Made outside inference mode, so that torch counts in-place edits of it."""
+    with torch.inference_mode(False):
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+
+
+def element(raw: Any, select: int | Arg | None, location: str) -> Any:
+    """The element of a served value that ``select`` names."""
+    if location.endswith(".input"):
+        args, kwargs = raw
+        if select is None:
+            return args[0] if args else next(iter(kwargs.values()))
+        assert isinstance(select, Arg)
+        return args[select.index] if select.index < len(args) else kwargs[select.name]
+    return raw if select is None else raw[select]
+
+
+class View:
+    """The common part: reading once per visit, checking an assignment, and what a user is told.
+
+    Attributes:
+        value: The standard value it serves.
+        path: What the user wrote, for messages: ``model.model.layers.3.layer_output``.
+        location: Where the model is paused when this value exists.
+        derived: Whether it is computed from rows that other views write.
+    """
+
+    derived = False
+
+    def __init__(self, value: Value, path: str, location: str) -> None:
+        self.value = value
+        self.path = path
+        self.location = location
+
+    def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """``(served, base)``: the standard value, and the private memory behind it."""
+        raise NotImplementedError
+
+    def write(self, raw: Any, new: torch.Tensor) -> None:
+        """Put ``new``, in standard layout, into the live rows."""
+        raise NotImplementedError
+
+    def shape(self, raw: Any) -> tuple[int, ...]:
+        """The standard shape on this request and step."""
+        raise NotImplementedError
+
+    def get(self) -> Any:
+        """Read: pause the model at the location and hand out a private copy."""
+        mediator = StandardMediator.running(self.path)
+        occurrence = mediator.wanted(self.location)
+        self.admit(mediator, occurrence)
+        raw = self.at(mediator, occurrence)
+        held = mediator.held.get(self)
+        if held is not None:
+            return held.served
+        served, base = self.copy(raw)
+        mediator.held[self] = Held(served, base, raw)
+        return served
+
+    def set(self, new: Any) -> None:
+        """Assign: pause the model at the location and write the whole value."""
+        if self.value.write == "read-only":
+            raise ReadOnlyValue(self.read_only("cannot be assigned"))
+        mediator = StandardMediator.running(self.path)
+        occurrence = mediator.wanted(self.location)
+        self.admit(mediator, occurrence)
+        held = mediator.held.get(self)
+        mine = held is not None and new is held.served
+        if mine:  # `value += x` edits the copy and then assigns it to itself
+            mediator.settle()
+            return
+        raw = self.at(mediator, occurrence)
+        self.write(raw, self.checked(new, raw))
+        for view in [view for view in mediator.held if view is self or view.derived]:
+            del mediator.held[view]
+
+    def at(self, mediator: StandardMediator, occurrence: int) -> Any:
+        """What the model serves at this visit, asked for once however many views read it."""
+        batcher = mediator.interleaver.batcher
+        if mediator.visit == (self.location, occurrence) and mediator.swapped == batcher.swapped:
+            mediator.settle()
+            return mediator.raw
+        raw = Mediator.value(self.location)
+        mediator.visit, mediator.raw, mediator.swapped = (self.location, occurrence), raw, batcher.swapped
+        return raw
+
+    def admit(self, mediator: StandardMediator, occurrence: int) -> None:
+        """Refuse, before the model is asked, what this step cannot serve whole."""
+        if self.value.prefill_only and occurrence > 0:
+            raise Unavailable(
+                f"{self.path} is there on the prefill only: this is step {occurrence}, which holds one token's keys. "
+                f"Read it before `tracer.iter` moves past step 0, or trace the whole text as one prompt."
+            )
+        if mediator.cached and occurrence == 0:
+            raise Unavailable(
+                f"{self.path}: the engine took {mediator.cached} prompt tokens from its prefix cache, so their rows are "
+                f"not computed. Build the engine with enable_prefix_caching=False."
+            )
+
+    def land(self, mediator: StandardMediator, held: Held) -> None:
+        """Write an edited copy back."""
+        if self.value.write == "read-only":
+            raise ReadOnlyValue(self.read_only("was edited in place"))
+        if mediator.swapped != mediator.interleaver.batcher.swapped or mediator.raw is not held.raw:
+            raise NnterpVLLMError(
+                f"{self.path} was edited after its native location {self.location!r} was assigned in the same step, so "
+                f"the edit would be lost. Read it again after the assignment."
+            )
+        self.write(held.raw, held.served)
+
+    def read_only(self, did: str) -> str:
+        """The message for a write that could reach nothing."""
+        return (
+            f"{self.path} {did}, but it is computed beside the model and no edit of it can reach the model. Edit the "
+            f"values it is computed from, or work on a `.clone()`."
+        )
+
+    def checked(self, new: Any, raw: Any) -> torch.Tensor:
+        """The assigned value, if it can replace what was served.
+
+        Raises:
+            TypeError: It is no tensor, or its dtype cannot hold real numbers where the value does.
+            ValueError: Its shape differs: the rows belong to a step that other requests share.
+        """
+        if not isinstance(new, torch.Tensor):
+            raise TypeError(
+                f"{self.path} was assigned a {type(new).__name__}; assign a tensor of the value's shape, or write into "
+                f"it: `value[:] = ...`."
+            )
+        expected = self.shape(raw)
+        if tuple(new.shape) != expected:
+            raise ValueError(
+                f"{self.path} is {expected} on this request and cannot be replaced by a value of shape "
+                f"{tuple(new.shape)}; write into the rows you mean instead (``value[:, positions] = ...``)"
+            )
+        if not new.is_floating_point():
+            raise TypeError(
+                f"{self.path} holds real numbers and was assigned a tensor of {new.dtype}. Convert it first: "
+                f"`value.float()`."
+            )
+        return new
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A two-way map between an engine's rows and a standard layout; ``serve`` must return a view."""
+
+    serve: Callable[[torch.Tensor], torch.Tensor]
+    rows: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _batched(rows: torch.Tensor) -> torch.Tensor:
+    return rows.unsqueeze(0) if rows.ndim == 2 else rows
+
+
+#: ``[seq, hidden]`` (or ``[1, seq, hidden]`` already) <-> ``[1, seq, hidden]``.
+STREAM = Layout(serve=_batched, rows=lambda new, live: new.reshape(live.shape))
+
+
+def heads_layout(head_dim: int, *, heads_first: bool) -> Layout:
+    """``[seq, heads * head_dim]`` <-> ``[1, heads, seq, head_dim]``, or ``[1, seq, heads, head_dim]``."""
+
+    def serve(rows: torch.Tensor) -> torch.Tensor:
+        seq = rows.shape[-2] if rows.ndim == 2 or rows.shape[-1] != head_dim else rows.shape[-3]
+        split = rows.reshape(seq, -1, head_dim)
+        return (split.transpose(0, 1) if heads_first else split).unsqueeze(0)
+
+    def back(new: torch.Tensor, live: torch.Tensor) -> torch.Tensor:
+        rows = new.squeeze(0)
+        return (rows.transpose(0, 1) if heads_first else rows).reshape(live.shape)
+
+    return Layout(serve=serve, rows=back)
+
+
+class TensorView(View):
+    """A value that one live tensor holds."""
+
+    def __init__(
+        self,
+        value: Value,
+        path: str,
+        location: str,
+        select: int | Arg | None = None,
+        layout: Layout = STREAM,
+        times: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__(value, path, location)
+        self.select = select
+        self.layout = layout
+        self.times = times
+
+    def live(self, raw: Any) -> torch.Tensor:
+        """This request's live rows."""
+        rows = element(raw, self.select, self.location)
+        if not isinstance(rows, torch.Tensor):
+            raise Unavailable(
+                f"{self.path}: the model passes {type(rows).__name__} instead of a tensor at {self.location!r} in this "
+                f"layer, so there is nothing to serve."
+            )
+        return rows
+
+    def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        live = self.live(raw)
+        base = private(live.shape, live)
+        if self.times is None:
+            base.copy_(live)
+        else:
+            torch.mul(live, self.times(), out=base)
+        return self.layout.serve(base), base
+
+    def write(self, raw: Any, new: torch.Tensor) -> None:
+        live = self.live(raw)
+        rows = self.layout.rows(new, live)
+        live.copy_(rows if self.times is None else rows / self.times())
+
+    def shape(self, raw: Any) -> tuple[int, ...]:
+        return tuple(self.layout.serve(self.live(raw)).shape)
+
+
+class PairView(View):
+    """A residual stream that is the sum of two live tensors; the second may be absent (the first block's input)."""
+
+    def __init__(self, value: Value, path: str, location: str, hidden: int | Arg | None, residual: int | Arg | None) -> None:
+        super().__init__(value, path, location)
+        self.hidden = hidden
+        self.residual = residual
+
+    def pair(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The two live tensors."""
+        return element(raw, self.hidden, self.location), element(raw, self.residual, self.location)
+
+    def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden, residual = self.pair(raw)
+        base = private(hidden.shape, hidden)
+        if residual is None:
+            base.copy_(hidden)
+        else:
+            torch.add(hidden, residual, out=base)
+        return STREAM.serve(base), base
+
+    def write(self, raw: Any, new: torch.Tensor) -> None:
+        hidden, residual = self.pair(raw)
+        hidden.copy_(STREAM.rows(new, hidden))
+        if residual is not None:
+            residual.zero_()  # what was written plus zero is what the next block computes
+
+    def shape(self, raw: Any) -> tuple[int, ...]:
+        return tuple(STREAM.serve(self.pair(raw)[0]).shape)
+
+
+class DerivedView(View):
+    """A read-only value that is computed from what is served at a location."""
+
+    derived = True
+
+    def __init__(self, value: Value, path: str, location: str, compute: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__(value, path, location)
+        self.compute = compute
+
+    def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        computed = self.compute(raw)
+        base = private(computed.shape, computed)
+        base.copy_(computed)
+        return base, base
+
+
+class SizeView(View):
+    """``input_size``: no tensor, so nothing is copied or written."""
+
+    def get(self) -> torch.Size:
+        mediator = StandardMediator.running(self.path)
+        occurrence = mediator.wanted(self.location)
+        self.admit(mediator, occurrence)
+        ids = element(self.at(mediator, occurrence), None, self.location)
+        return torch.Size((1, ids.shape[-1]))
+
+
+class MissingView(View):
+    """A value that cannot be served; every access says why."""
+
+    def __init__(self, value: Value, path: str, reason: str) -> None:
+        super().__init__(value, path, "")
+        self.reason = reason
+
+    def get(self) -> Any:
+        raise Unavailable(f"{self.path} is unavailable: {self.reason}")
+
+    def set(self, new: Any) -> None:
+        self.get()
+
+
+def attention_views(value: Value, path: str, location: str, kernel: Callable[[], Kernel]) -> DerivedView:
+    """The scores or the pattern, recomputed from the queries and keys that enter the attention layer."""
+
+    def compute(raw: Any) -> torch.Tensor:
+        rules = kernel()
+        layout = heads_layout(rules.head_dim, heads_first=True)
+        queries = layout.serve(element(raw, Arg(0, "query"), location))
+        keys = layout.serve(element(raw, Arg(1, "key"), location))
+        return (scores if value.name == "attention_scores" else probabilities)(queries, keys, rules)
+
+    return DerivedView(value, path, location, compute)

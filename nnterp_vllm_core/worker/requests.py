@@ -1,0 +1,63 @@
+"""The blocks that ride on the engine's requests, as nnsight tracks them, knowing which step each is at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
+
+from ..mediator import StandardMediator
+
+
+class StandardRequests(Requests):
+    """nnsight's bookkeeping for blocks that serve standard values."""
+
+    def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
+        """Take the blocks off new requests; see nnsight's ``Requests.add``."""
+        super().add(new_requests, persistent_objects)
+        for data in new_requests:
+            request = self.requests.get(data.req_id)
+            # Blocks installed for every request are copied by nnsight, as its own class.
+            for copy in () if request is None else request.copies.values():
+                if type(copy) is not StandardMediator:
+                    copy.__class__ = StandardMediator
+                    copy.step = copy.cached = 0
+
+    def refuse_chunked(self, spans: list[tuple[str, int]], states: dict[str, Any]) -> None:
+        """Refuse split prompts; see nnsight. It is the step's last call that knows the runner's states."""
+        super().refuse_chunked(spans, states)
+        self.place(spans, states)
+
+    def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
+        """Point every block at its own rows of this step; see nnsight's ``Requests.scope``."""
+        super().scope(model, spans)
+        self.trim(spans)
+
+    def place(self, spans: list[tuple[str, int]], states: dict[str, Any]) -> None:
+        """Note, before a block runs, which step its request is at and what the step left out.
+
+        Args:
+            spans: Each scheduled request and how many tokens of it this step computes.
+            states: The runner's own state of each request.
+        """
+        for request_id, _ in spans:
+            request, state = self.requests.get(request_id), states.get(request_id)
+            if request is None or state is None:
+                continue
+            for mediator in request.workers():
+                if mediator.worker is None:
+                    mediator.cached = state.num_computed_tokens
+                else:
+                    mediator.step += 1
+
+    def trim(self, spans: list[tuple[str, int]]) -> None:
+        """Show a resumed request its new token alone.
+
+        vLLM recomputes a preempted request's whole text in one step. All rows but the last were served before.
+        """
+        for request_id, tokens in spans:
+            request = self.requests.get(request_id)
+            for mediator in () if request is None or tokens == 1 else request.workers():
+                if mediator.step > 0 and mediator.batch_group is not None:
+                    start, size = mediator.batch_group
+                    mediator.batch_group = [start + size - 1, 1]

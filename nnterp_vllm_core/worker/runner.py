@@ -1,0 +1,60 @@
+"""The model runner's half that is the same on every platform: the tree it builds and the blocks it places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnsight.modeling.vllm.interleaver import VLLMInterleaver
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
+
+from ..errors import UnsupportedEngine
+from ..model import StandardizedVLLM
+from ..passport import KEY, admit
+from .batcher import StandardBatcher
+from .fragments import StandardFragments
+from .requests import StandardRequests
+
+
+def standard_runner(base: type) -> type:
+    """nnsight's runner over ``base``, vLLM's runner of one platform, building the standardized tree."""
+
+    class StandardRunner(NNsightGPUModelRunner, base):
+        def load_model(self, *args: Any, **kwargs: Any) -> None:
+            from vllm.config import set_current_vllm_config
+            from vllm.tokenizers import cached_tokenizer_from_config
+
+            # Past nnsight's own, which would build a native tree first.
+            base.load_model(self, *args, **kwargs)  # type: ignore[attr-defined]
+            extra = self.vllm_config.additional_config
+            taps = extra.get("nnsight_taps", ())
+            with set_current_vllm_config(self.vllm_config):
+                model = StandardizedVLLM.over(
+                    self.get_model(),
+                    admit(extra[KEY]),
+                    self.model_config.hf_config,
+                    interleaver=VLLMInterleaver(taps, fragments=StandardFragments()),
+                )
+            model.tokenizer = cached_tokenizer_from_config(self.model_config)
+            model.interleaver.batcher = StandardBatcher()
+            model.interleaver.defer_exceptions = True
+            self.nnsight_model = model
+            self.nnsight_requests = StandardRequests()
+            self.nnsight_persistent_objects = model._remoteable_persistent_objects()
+
+    StandardRunner.__qualname__ = StandardRunner.__name__ = f"Standard{base.__name__}"
+    return StandardRunner
+
+
+def install(worker: Any, expected: type) -> None:
+    """Give a worker's runner our class, once vLLM has built it.
+
+    Raises:
+        UnsupportedEngine: vLLM built another runner than the one that blocks can run in.
+    """
+    runner = worker.model_runner
+    if type(runner) is not expected:
+        raise UnsupportedEngine(
+            f"vLLM built {type(runner).__module__}.{type(runner).__name__} and standard values are served in "
+            f"{expected.__module__}.{expected.__name__}. Unset VLLM_USE_V2_MODEL_RUNNER."
+        )
+    runner.__class__ = standard_runner(expected)
