@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from .errors import DeclarationError
 from .protocol import VALUES
@@ -70,13 +70,17 @@ class At:
             dot, ``".embed_tokens.output"``, starts at the model.
         select: The element of a tuple that is returned (an int), or the argument of a call (an `Arg`); ``None`` means
             the value is a bare tensor (``output``) or the first argument (``input``).
-        times: A number, or the name of an attribute of the block, that multiplies what is read there before it is the
-            standard value (a residual multiplier, say). Writes are divided by it.
+        times: A number, or an attribute of the block (``"residual_multiplier"``, ``"self_attn.scaling"``) or of the model
+            (``".model.normalizer"``, with a leading dot), that multiplies what is read there before it is the standard
+            value. Writes are divided by it.
+        plus: An attribute, named like ``times``'s, that the model adds to what is read there later on: a bias that it
+            keeps apart. ``None`` there means nothing to add. Writes are lessened by it.
     """
 
     path: str
     select: int | Arg | None = None
     times: float | str | None = None
+    plus: str | None = None
 
     def __post_init__(self) -> None:
         end = self.path.rsplit(".", 1)[-1]
@@ -99,6 +103,10 @@ class Missing:
     def __post_init__(self) -> None:
         if not self.reason.strip():
             raise DeclarationError("Missing(''): say why the value cannot be served.")
+
+
+#: Where a value is: one place, several (the first whose module exists), or nowhere.
+Place: TypeAlias = At | Missing | tuple[At, ...]
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,9 @@ class Implementation:
         block_names: Standard name to child name inside a block.
         stream: How the residual stream enters and leaves the block.
         values: Where the two contributions are read, and places or `Missing` for values that differ from the default.
+            Several places mean the first whose module this block has, for a part that only some checkpoints have.
+        before_head: What the last block's stream passes before the head: standard names or paths from the model, in
+            order. One that a checkpoint does not have is left out.
         attention: The path, from the block, of vLLM's attention layer. Unused for transformers, whose interior is
             reached through its attention registry.
     """
@@ -147,7 +158,8 @@ class Implementation:
     stream: Stream | FusedStream
     names: Mapping[str, str] = field(default_factory=lambda: LLAMA_NAMES)
     block_names: Mapping[str, str] = field(default_factory=lambda: LLAMA_BLOCK_NAMES)
-    values: Mapping[str, At | Missing] = field(default_factory=dict)
+    values: Mapping[str, Place] = field(default_factory=dict)
+    before_head: tuple[str, ...] = ("norm",)
     attention: str = "self_attn.attn"
 
     def __post_init__(self) -> None:
@@ -165,7 +177,7 @@ class Implementation:
         """The block's class names, always as a tuple."""
         return (self.block,) if isinstance(self.block, str) else self.block
 
-    def place(self, value: str) -> At | Missing | None:
+    def place(self, value: str) -> Place | None:
         """Where ``value`` is declared to be; ``None`` for a value the core finds without help."""
         if value in self.values:
             return self.values[value]
@@ -188,7 +200,7 @@ class Family:
             Several, where vLLM's versions or configurations differ in the block class.
         transformers: transformers' implementation.
         sizes: Standard size name to the config keys that hold it, tried in order, where the config spells it
-            differently; ``"4 * hidden_size"`` is a product.
+            differently; ``"4 * hidden_size"`` is a product, and ``"1 if multi_query"`` holds where that key is true.
         validated: The range of vLLM versions that the family was tested with; outside it a load warns.
         notes: What a user of this family should know, one sentence each.
         module: The plugin's module name, set when the plugin is loaded.
@@ -254,6 +266,11 @@ SIZES: tuple[str, ...] = tuple(_SIZE_KEYS)
 
 
 def _read_size(key: str, config: Any) -> int | None:
+    key, _, condition = key.partition(" if ")
+    if condition and not getattr(config, condition, None):
+        return None
+    if key.isdigit():
+        return int(key)
     for sign in (" * ", " / "):
         if sign in key:
             left, right = (part if part.isdigit() else _read_size(part, config) for part in key.split(sign))

@@ -20,7 +20,7 @@ from .mediator import StandardMediator
 from .methods import StandardMethods
 from .passport import KEY, Passport
 from .protocol import VALUES
-from .tree import Plan, bind, plan_for
+from .tree import Plan, bind, module_at, plan_for
 
 
 class ServedLogits(StandardValue):
@@ -168,11 +168,14 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         return objects | {f"Envoy:{envoy.path}": envoy for envoy in self.modules()}
 
     def _unembed(self, rows: torch.Tensor) -> torch.Tensor:
+        implementation = self.plan.implementation
         with self._stood_down():
-            normed = self._module.get_submodule(self.plan.implementation.names["norm"])(rows)
-            if isinstance(normed, tuple):
-                normed = normed[0]
-            logits: torch.Tensor = self._module.compute_logits(normed)
+            for name in implementation.before_head:
+                step = module_at(self._module, implementation.names.get(name, name))
+                if step is not None:
+                    rows = step(rows)
+                    rows = rows[0] if isinstance(rows, tuple) else rows
+            logits: torch.Tensor = self._module.compute_logits(rows)
         return logits
 
     @contextlib.contextmanager

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any
+
+from nnsight.modeling.vllm.envoys import ParallelEnvoy
 
 from .attention import Kernel, kernel_of
 from .envoys import SLOT, AttentionEnvoy, BlockEnvoy, MlpEnvoy
 from .errors import DeclarationError, UnsupportedEngine
-from .family import Arg, At, Family, FusedStream, Implementation, Missing
+from .family import Arg, Family, FusedStream, Implementation, Missing, Place
 from .protocol import INTERIOR, VALUES
 from .views import (
     STREAM,
@@ -32,6 +35,9 @@ from .views import PairView as StreamPairView
 
 #: nnsight names the root of every tree so, in the driver and in the worker.
 ROOT = "model"
+
+#: The envoy class at each of a block's two parts, by standard name.
+ENVOYS: dict[str, type] = {"self_attn": AttentionEnvoy, "mlp": MlpEnvoy}
 
 _NO_PADDING = "a request is one unpadded sequence, so every position holds a token"
 
@@ -62,7 +68,7 @@ class Plan:
         """nnsight's ``envoys``: full native path -> the envoy class that carries the values there."""
         layers = f"{ROOT}.{self.implementation.names['layers']}.*"
         classes: dict[str, type] = {layers: BlockEnvoy}
-        for standard, envoy in (("self_attn", AttentionEnvoy), ("mlp", MlpEnvoy)):
+        for standard, envoy in ENVOYS.items():
             if standard in self.implementation.block_names:
                 classes[f"{layers}.{self.implementation.block_names[standard]}"] = envoy
         return classes
@@ -92,11 +98,17 @@ def plan_for(family: Family, module: Any) -> Plan:
 
 def first_block(module: Any, implementation: Implementation) -> Any:
     """The model's first block under the declared path, or ``None`` when there is no such path."""
-    for name in implementation.names["layers"].split("."):
+    layers = module_at(module, implementation.names["layers"])
+    return layers[0] if layers is not None and len(layers) else None
+
+
+def module_at(module: Any, path: str) -> Any:
+    """The module at a native path, or ``None`` when there is none."""
+    for name in path.split("."):
         module = getattr(module, name, None)
         if module is None:
             return None
-    return module[0] if len(module) else None
+    return module
 
 
 def bind(model: Any, plan: Plan) -> None:
@@ -108,7 +120,16 @@ def bind(model: Any, plan: Plan) -> None:
         for standard, views in (("self_attn", _attention_views), ("mlp", _mlp_views)):
             child = child_of(block, implementation.block_names.get(standard))
             if child is not None:
+                if type(child) is ParallelEnvoy:
+                    # nnsight looks a class up by module class first, so a contribution that one parallel layer makes
+                    # (OPT's fc2) has an envoy for layers split over ranks only; it becomes both.
+                    child.__class__ = _both(ENVOYS[standard])
                 child.__dict__[SLOT] = views(block, child, implementation)
+
+
+@cache
+def _both(envoy: type) -> type:
+    return type(envoy.__name__, (envoy, ParallelEnvoy), {})
 
 
 def child_of(block: Any, native: str | None) -> Any:
@@ -131,7 +152,7 @@ def _model_views(model: Any, implementation: Implementation) -> dict[str, View]:
         view("next_token_probs", DerivedView, logits, compute=_softmax),
     ]
     declared = implementation.place("token_embeddings")
-    if isinstance(declared, At | Missing):
+    if declared is not None:
         views.append(_placed("token_embeddings", declared, model, f"{ROOT}.token_embeddings", implementation))
     else:
         views.append(view("token_embeddings", TensorView, f"{embed}.output"))
@@ -175,12 +196,13 @@ def _attention_views(block: Any, attention: Any, implementation: Implementation)
     for name in INTERIOR:
         path = f"{attention.path}.{name}"
         declared = implementation.place(name)
-        if declared is not None:
-            views[name] = _placed(name, declared, block, path, implementation)
+        if isinstance(declared, Missing):
+            views[name] = MissingView(VALUES[name], path, declared.reason)
         elif layer is None:
-            views[name] = MissingView(
-                VALUES[name], path, f"this block has no attention layer at {implementation.attention!r}"
-            )
+            reason = f"this block has no attention layer at {implementation.attention!r}"
+            views[name] = MissingView(VALUES[name], path, reason)
+        elif declared is not None:
+            views[name] = _placed(name, declared, block, path, implementation, _heads(name, layer._module))
         else:
             views[name] = _interior(name, path, layer)
     return views
@@ -188,18 +210,26 @@ def _attention_views(block: Any, attention: Any, implementation: Implementation)
 
 def _interior(name: str, path: str, layer: Any) -> View:
     value = VALUES[name]
-    module = layer._module
     if name in ("attention_scores", "attention_probabilities"):
         return attention_views(value, path, f"{layer.path}.input", partial(_kernel, layer))
+    layout = _heads(name, layer._module)
     if name == "attention_head_outputs":
-        width = getattr(module, "head_size_v", module.head_size)
-        return TensorView(value, path, f"{layer.path}.output", layout=heads_layout(width, heads_first=False))
-    argument, width = {
-        "attention_queries": (Arg(0, "query"), module.head_size),
-        "attention_keys": (Arg(1, "key"), module.head_size),
-        "attention_values": (Arg(2, "value"), getattr(module, "head_size_v", module.head_size)),
-    }[name]
-    return TensorView(value, path, f"{layer.path}.input", argument, heads_layout(width, heads_first=True))
+        return TensorView(value, path, f"{layer.path}.output", layout=layout)
+    return TensorView(value, path, f"{layer.path}.input", _ARGUMENTS[name], layout)
+
+
+_ARGUMENTS = {
+    "attention_queries": Arg(0, "query"),
+    "attention_keys": Arg(1, "key"),
+    "attention_values": Arg(2, "value"),
+}
+
+
+def _heads(name: str, module: Any) -> Layout:
+    """The layout of one interior value of one of vLLM's attention layers."""
+    wide = name in ("attention_values", "attention_head_outputs")
+    width = getattr(module, "head_size_v", module.head_size) if wide else module.head_size
+    return heads_layout(width, heads_first=name != "attention_head_outputs")
 
 
 def _kernel(layer: Any) -> Kernel:
@@ -212,36 +242,46 @@ def _contribution(name: str, block: Any, owner: Any, implementation: Implementat
     return _placed(name, declared, block, f"{owner.path}.{name}", implementation)
 
 
-def _placed(name: str, declared: At | Missing, block: Any, path: str, implementation: Implementation) -> View:
+def _placed(
+    name: str, declared: Place, block: Any, path: str, implementation: Implementation, layout: Layout = STREAM
+) -> View:
     value = VALUES[name]
     if isinstance(declared, Missing):
         return MissingView(value, path, declared.reason)
-    place, _, side = declared.path.rpartition(".")
-    if place.startswith("."):
-        model = block.root
-        native = implementation.names.get(place[1:], place[1:])
-        envoy = model.get(native)
-    else:
+    for at in declared if isinstance(declared, tuple) else (declared,):
+        place, _, side = at.path.rpartition(".")
         envoy = envoy_at(block, implementation, place)
-        if envoy is None:
-            raise DeclarationError(
-                f"{implementation.source}: {name} is declared at {declared.path!r}, but {block.path} has no "
-                f"{place!r}; its children are {sorted(block._child_map)}."
-            )
-    times = None if declared.times is None else partial(_factor, block, declared.times)
-    return TensorView(value, path, f"{envoy.path}.{side}", declared.select, times=times)
+        if envoy is not None:
+            times, plus = (None if it is None else partial(_constant, block, it) for it in (at.times, at.plus))
+            return TensorView(value, path, f"{envoy.path}.{side}", at.select, layout, times, plus)
+    raise DeclarationError(
+        f"{implementation.source}: {name} is declared at {declared!r}, but {block.path} has no such module; its children "
+        f"are {sorted(block._child_map)}."
+    )
 
 
 def envoy_at(block: Any, implementation: Implementation, path: str) -> Any:
-    """The envoy at a path from a block, whose first component may be a standard name; ``None`` if there is none."""
-    first, _, rest = path.partition(".")
-    envoy = child_of(block, implementation.block_names.get(first, first))
-    for name in rest.split(".") if rest else ():
+    """The envoy at a path from a block, or from the model if it starts with a dot; ``None`` if there is none.
+
+    The first component may be a standard name.
+    """
+    if path.startswith("."):
+        envoy = block.root
+        names = implementation.names.get(path[1:], path[1:]).split(".")
+    else:
+        envoy = block
+        first, *rest = path.split(".")
+        names = [implementation.block_names.get(first, first), *rest]
+    for name in names:
         if envoy is None:
             return None
         envoy = envoy._child_map.get(name)
     return envoy
 
 
-def _factor(block: Any, times: float | str) -> float:
-    return float(getattr(block._module, times)) if isinstance(times, str) else times
+def _constant(block: Any, declared: float | str) -> Any:
+    """A factor or an addend: a number as it stands, or an attribute of the block's module or of the model's."""
+    if not isinstance(declared, str):
+        return declared
+    owner = block.root if declared.startswith(".") else block
+    return attrgetter(declared.removeprefix("."))(owner._module)

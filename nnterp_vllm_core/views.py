@@ -205,12 +205,14 @@ class TensorView(View):
         location: str,
         select: int | Arg | None = None,
         layout: Layout = STREAM,
-        times: Callable[[], float] | None = None,
+        times: Callable[[], Any] | None = None,
+        plus: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(value, path, location)
         self.select = select
         self.layout = layout
         self.times = times
+        self.plus = plus
 
     def live(self, raw: Any) -> torch.Tensor:
         """This request's live rows."""
@@ -229,11 +231,15 @@ class TensorView(View):
             base.copy_(live)
         else:
             torch.mul(live, self.times(), out=base)
+        if self.plus is not None and (plus := self.plus()) is not None:
+            torch.add(base, plus, out=base)
         return self.layout.serve(base), base
 
     def write(self, raw: Any, new: torch.Tensor) -> None:
         live = self.live(raw)
         rows = self.layout.rows(new, live)
+        if self.plus is not None and (plus := self.plus()) is not None:
+            rows = rows - plus
         live.copy_(rows if self.times is None else rows / self.times())
 
     def shape(self, raw: Any) -> tuple[int, ...]:
