@@ -1,0 +1,1 @@
+"""Checkpoints, engines and references for the tests of the core."""
