@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         DeclarationError,
         DuplicateFamily,
         EngineNotInstalled,
+        LoadVetoed,
         MainGuardError,
         NnterpVLLMError,
         PluginMismatch,
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
         Unavailable,
         UnsupportedEngine,
         UnsupportedFamily,
+        UnvalidatedEngine,
     )
     from .model import StandardizedVLLM
+    from .transformers_model import StandardizedTransformer
 
 _HOMES = {
     "StandardizedVLLM": "model",
+    "StandardizedTransformer": "transformers_model",
     "BlockEnvoy": "envoys",
     "AttentionEnvoy": "envoys",
     "MlpEnvoy": "envoys",
@@ -39,6 +43,7 @@ _HOMES = {
             "DeclarationError",
             "DuplicateFamily",
             "EngineNotInstalled",
+            "LoadVetoed",
             "MainGuardError",
             "NnterpVLLMError",
             "PluginMismatch",
@@ -46,6 +51,7 @@ _HOMES = {
             "Unavailable",
             "UnsupportedEngine",
             "UnsupportedFamily",
+            "UnvalidatedEngine",
         ),
         "errors",
     ),
@@ -59,15 +65,18 @@ __all__ = [
     "DeclarationError",
     "DuplicateFamily",
     "EngineNotInstalled",
+    "LoadVetoed",
     "MainGuardError",
     "MlpEnvoy",
     "NnterpVLLMError",
     "PluginMismatch",
     "ReadOnlyValue",
+    "StandardizedTransformer",
     "StandardizedVLLM",
     "Unavailable",
     "UnsupportedEngine",
     "UnsupportedFamily",
+    "UnvalidatedEngine",
     "__version__",
 ]
 

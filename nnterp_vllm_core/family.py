@@ -149,6 +149,8 @@ class Implementation:
             Several places mean the first whose module this block has, for a part that only some checkpoints have.
         before_head: What the last block's stream passes before the head: standard names or paths from the model, in
             order. One that a checkpoint does not have is left out.
+        head: What transformers does to the head's output, in order: ``("times", key)``, ``("divided", key)`` or
+            ``("softcap", key)`` with the config's key; one that a config lacks is left out. vLLM does this itself.
         attention: The path, from the block, of vLLM's attention layer. Unused for transformers, whose interior is
             reached through its attention registry.
     """
@@ -160,6 +162,11 @@ class Implementation:
     block_names: Mapping[str, str] = field(default_factory=lambda: LLAMA_BLOCK_NAMES)
     values: Mapping[str, Place] = field(default_factory=dict)
     before_head: tuple[str, ...] = ("norm",)
+    head: tuple[tuple[str, str], ...] = (
+        ("times", "logit_scale"),
+        ("divided", "logits_scaling"),
+        ("softcap", "final_logit_softcapping"),
+    )
     attention: str = "self_attn.attn"
 
     def __post_init__(self) -> None:

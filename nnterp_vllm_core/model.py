@@ -13,14 +13,18 @@ from nnsight.modeling.vllm.envoys import parallel_envoys
 
 from . import guard, loader
 from .checkpoint import raw_model_type, read_config, text_config
+from .contributions import Contributions
+from .engine import engine_version
 from .envoys import ModelValues, StandardValue
 from .errors import UnsupportedEngine, UnsupportedFamily
+from .extra_views import add_extras
 from .family import Family
 from .mediator import StandardMediator
 from .methods import StandardMethods
 from .passport import KEY, Passport
 from .protocol import VALUES
-from .tree import Plan, bind, module_at, plan_for
+from .refusal import raised_by_driver
+from .tree import Plan, before_head, bind, plan_for
 
 
 class ServedLogits(StandardValue):
@@ -51,6 +55,8 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         EngineNotInstalled: No vLLM is installed.
         CheckpointNotFound: ``repo_id`` names nothing that can be read.
         UnsupportedFamily, DuplicateFamily, BrokenPlugin: The family cannot be had.
+        LoadVetoed: An installed plugin refuses this model.
+        PluginMismatch: The engine's worker does not hold the same plugins.
         UnsupportedEngine: An option or platform on which values could not be served.
         MainGuardError: A script builds the engine at import time.
         TypeError: ``attn_implementation=``: vLLM's kernels are its own.
@@ -90,7 +96,8 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
             **kwargs: nnsight's own, such as ``interleaver``.
         """
         model = cls.__new__(cls)
-        model.family = passport.plugin.family
+        model._contributions = passport.contributions
+        model.family = passport.contributions.plugin.family
         model._sizes_from(config)
         model._user_rename, model._user_envoys = dict(passport.rename or {}), dict(passport.envoys or {})
         model._tree_rename, model._tree_envoys = {}, {}
@@ -110,11 +117,13 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
             raise UnsupportedFamily(f"{repo_id!r}: transformers cannot read its config: {error}") from error
         model_type = config.model_type
         plugin = loader.find(model_type) if family is None else loader.override(family, model_type)
+        loader.warn_outside(plugin, engine_version())
         self.family: Family = plugin.family
         self._sizes_from(config)
+        self._contributions = Contributions.to(plugin, model_type, repo_id)
+        self._contributions.loading(kwargs)
         self._passport = Passport(
-            model_type=model_type,
-            plugin=plugin,
+            contributions=self._contributions,
             override=family,
             rename=self._user_rename,
             envoys=self._user_envoys,
@@ -139,6 +148,7 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
     def _settle_tree(self) -> None:
         """Give every envoy its views, and an id to travel under instead of its tree."""
         bind(self, self.plan)
+        self._extras = add_extras(self, self.plan.implementation, self._contributions.extras())
         for envoy in self.modules():
             envoy.__dict__["_persistent_id"] = f"Envoy:{envoy.path}"
 
@@ -151,8 +161,9 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
     def _load(self, repo_id: str, **kwargs: Any) -> torch.nn.Module:
         guard.require_main_guard()
         self._WORKER_CLS = _worker_class()
-        additional = {**(kwargs.pop("additional_config", None) or {}), KEY: self._passport.stamp()}
-        with guard.hostless_accelerator():
+        additional = kwargs.pop("additional_config", None) or {}
+        with guard.hostless_accelerator(), raised_by_driver() as refusal:
+            additional = {**additional, KEY: self._passport.stamp(refusal)}
             module: torch.nn.Module = super()._load(repo_id, additional_config=additional, **kwargs)
         return module
 
@@ -168,13 +179,8 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         return objects | {f"Envoy:{envoy.path}": envoy for envoy in self.modules()}
 
     def _unembed(self, rows: torch.Tensor) -> torch.Tensor:
-        implementation = self.plan.implementation
         with self._stood_down():
-            for name in implementation.before_head:
-                step = module_at(self._module, implementation.names.get(name, name))
-                if step is not None:
-                    rows = step(rows)
-                    rows = rows[0] if isinstance(rows, tuple) else rows
+            rows = before_head(self._module, self.plan.implementation, rows)
             logits: torch.Tensor = self._module.compute_logits(rows)
         return logits
 

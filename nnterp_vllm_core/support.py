@@ -69,9 +69,12 @@ def _status(value: Value, views: list[View | None]) -> str:
     }
     if len(missing) == len(views):
         return f"unavailable: {next(iter(missing.values()))}"
-    limits = [
-        limit for limit, holds in (("read-only", value.write == "read-only"), ("prefill only", value.prefill_only)) if holds
-    ]
+    seen = [view for view in views if view is not None and not isinstance(view, MissingView)]
+    limits = []
+    if not all(view.writable for view in seen):
+        limits.append("read-only")
+    if any(view.prefill_only for view in seen):
+        limits.append("prefill only")
     if missing:
         limits.append(f"not in layers {sorted(missing)}: {next(iter(missing.values()))}")
     return "served" + (f" ({'; '.join(limits)})" if limits else "")

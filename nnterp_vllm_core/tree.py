@@ -7,7 +7,7 @@ real ones, so a block written in one finds the same paths in the other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any
@@ -17,7 +17,7 @@ from nnsight.modeling.vllm.envoys import ParallelEnvoy
 from .attention import Kernel, kernel_of
 from .envoys import SLOT, AttentionEnvoy, BlockEnvoy, MlpEnvoy
 from .errors import DeclarationError, UnsupportedEngine
-from .family import Arg, Family, FusedStream, Implementation, Missing, Place
+from .family import Arg, At, Family, FusedStream, Implementation, Missing, Place
 from .protocol import INTERIOR, VALUES
 from .views import (
     STREAM,
@@ -88,12 +88,56 @@ def plan_for(family: Family, module: Any) -> Plan:
         if type(block).__name__ in implementation.blocks:
             return Plan(family=family, implementation=implementation)
         seen.append(f"{type(block).__module__}.{type(block).__name__}")
+    if family.transformers is not None and (on_backend := _on_backend(family.transformers, module)) is not None:
+        return Plan(family=family, implementation=on_backend)
     declared = ", ".join(name for implementation in family.native for name in implementation.blocks) or "none"
     raise UnsupportedEngine(
         f"Family {family.__name__} declares the vLLM blocks {declared}, but this vLLM built {type(module).__name__} with "
         f"blocks {seen[0] if seen else 'under another path'}. Update the family's distribution, or install a vLLM in "
         f"its validated range {family.validated!r}."
     )
+
+
+def _on_backend(declared: Implementation, module: Any) -> Implementation | None:
+    """transformers' declaration as vLLM's Transformers backend runs it, if that is what was loaded.
+
+    The backend keeps the base model under ``model`` whatever transformers calls it, and the head beside it.
+    """
+    names = {
+        standard: "lm_head" if standard == "lm_head" else f"model.{native.partition('.')[2]}"
+        for standard, native in declared.names.items()
+    }
+    implementation = replace(declared, names=names, attention=f"{declared.block_names['self_attn']}.attn")
+    block = first_block(module, implementation)
+    if block is None or type(block).__name__ not in declared.blocks:
+        return None
+    if type(block).__module__.partition(".")[0] == "vllm":
+        return None
+    _mount_attention(module, implementation)
+    return implementation
+
+
+def before_head(module: Any, implementation: Implementation, rows: Any) -> Any:
+    """``[rows, hidden]`` of the last block's stream through the last norm and whatever else comes before the head."""
+    for name in implementation.before_head:
+        part = module_at(module, implementation.names.get(name, name))
+        if part is not None:
+            rows = part(rows)
+            # Some of vLLM's norms return (rows, residual), some projections (rows, bias).
+            rows = rows[0] if isinstance(rows, tuple) else rows
+    return rows
+
+
+def _mount_attention(module: Any, implementation: Implementation) -> None:
+    """Put the engine's attention layers in the tree, where an older backend keeps them in a table beside it."""
+    instances = getattr(module, "attention_instances", None)
+    if not instances:
+        return
+    blocks = module.get_submodule(implementation.names["layers"])
+    for index, layer in instances.items():
+        owner = getattr(blocks[index], implementation.block_names["self_attn"], None)
+        if owner is not None and not hasattr(owner, "attn"):
+            owner.add_module("attn", layer)
 
 
 def first_block(module: Any, implementation: Implementation) -> Any:
@@ -248,12 +292,32 @@ def _placed(
     value = VALUES[name]
     if isinstance(declared, Missing):
         return MissingView(value, path, declared.reason)
+    found = located(name, declared, block, implementation)
+    return TensorView(value, path, found.location, found.select, layout, found.times, found.plus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """A declared place, found in the tree: what `TensorView` and its like need of it."""
+
+    location: str
+    select: int | Arg | None
+    times: Callable[[], Any] | None
+    plus: Callable[[], Any] | None
+
+
+def located(name: str, declared: At | tuple[At, ...], block: Any, implementation: Implementation) -> Located:
+    """The first of the declared places whose module ``block`` (or the model) has.
+
+    Raises:
+        DeclarationError: It has none of them.
+    """
     for at in declared if isinstance(declared, tuple) else (declared,):
         place, _, side = at.path.rpartition(".")
         envoy = envoy_at(block, implementation, place)
         if envoy is not None:
             times, plus = (None if it is None else partial(_constant, block, it) for it in (at.times, at.plus))
-            return TensorView(value, path, f"{envoy.path}.{side}", at.select, layout, times, plus)
+            return Located(location=f"{envoy.path}.{side}", select=at.select, times=times, plus=plus)
     raise DeclarationError(
         f"{implementation.source}: {name} is declared at {declared!r}, but {block.path} has no such module; its children "
         f"are {sorted(block._child_map)}."

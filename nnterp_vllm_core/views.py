@@ -46,6 +46,8 @@ class View:
         path: What the user wrote, for messages: ``model.model.layers.3.layer_output``.
         location: Where the model is paused when this value exists.
         derived: Whether it is computed from rows that other views write.
+        writable: Whether a write can reach the model on this engine.
+        prefill_only: Whether this engine has it on the prefill alone.
     """
 
     derived = False
@@ -54,6 +56,8 @@ class View:
         self.value = value
         self.path = path
         self.location = location
+        self.writable = value.write == "writable"
+        self.prefill_only = value.prefill_only
 
     def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """``(served, base)``: the standard value, and the private memory behind it."""
@@ -82,7 +86,7 @@ class View:
 
     def set(self, new: Any) -> None:
         """Assign: pause the model at the location and write the whole value."""
-        if self.value.write == "read-only":
+        if not self.writable:
             raise ReadOnlyValue(self.read_only("cannot be assigned"))
         mediator = StandardMediator.running(self.path)
         occurrence = mediator.wanted(self.location)
@@ -109,7 +113,7 @@ class View:
 
     def admit(self, mediator: StandardMediator, occurrence: int) -> None:
         """Refuse, before the model is asked, what this step cannot serve whole."""
-        if self.value.prefill_only and occurrence > 0:
+        if self.prefill_only and occurrence > 0:
             raise Unavailable(
                 f"{self.path} is there on the prefill only: this is step {occurrence}, which holds one token's keys. "
                 f"Read it before `tracer.iter` moves past step 0, or trace the whole text as one prompt."
@@ -122,7 +126,7 @@ class View:
 
     def land(self, mediator: StandardMediator, held: Held) -> None:
         """Write an edited copy back."""
-        if self.value.write == "read-only":
+        if not self.writable:
             raise ReadOnlyValue(self.read_only("was edited in place"))
         if mediator.swapped != mediator.interleaver.batcher.swapped or mediator.raw is not held.raw:
             raise NnterpVLLMError(

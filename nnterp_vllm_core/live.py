@@ -1,0 +1,146 @@
+"""Views for an engine whose forward runs here, with gradients: transformers.
+
+A private copy would fall out of the gradient's path, so a read hands out a *clone that takes the place of the original*:
+the model goes on with it. Edits before the block moves on reach the model, gradients flow through it, and a saved value
+stays what it was read as, because the next read at the same place replaces the tensor again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from greenlet import getcurrent
+from nnsight.intervention.interleaver import Event, Mediator, Pending
+
+from .family import Arg
+from .mediator import Held, StandardMediator
+from .protocol import Value
+from .views import View, element
+
+
+def replaced(raw: Any, select: int | Arg | str | None, location: str, new: Any) -> Any:
+    """``raw`` with one element exchanged, in the container that the model passes on."""
+    if location.endswith(".input"):
+        args, kwargs = raw
+        if isinstance(select, Arg) and select.index >= len(args):
+            return args, {**kwargs, select.name: new}
+        if select is None and not args:
+            return args, {**kwargs, next(iter(kwargs)): new}
+        index = select.index if isinstance(select, Arg) else 0
+        return (*args[:index], new, *args[index + 1 :]), kwargs
+    if select is None:
+        return new
+    if isinstance(select, str):
+        raw[select] = new
+        return raw
+    assert isinstance(select, int)
+    return type(raw)([*raw[:select], new, *raw[select + 1 :]])
+
+
+class LiveView(View):
+    """A value that one tensor of the running forward holds."""
+
+    def __init__(
+        self,
+        value: Value,
+        path: str,
+        location: str,
+        select: int | Arg | str | None = None,
+        times: Callable[[], Any] | None = None,
+        plus: Callable[[], Any] | None = None,
+    ) -> None:
+        super().__init__(value, path, location)
+        self.select = select
+        self.times = times
+        self.plus = plus
+        self.writable = True
+        self.prefill_only = False
+
+    def standard(self, live: torch.Tensor) -> torch.Tensor:
+        """The standard value of what is there: a clone, or what the factor and the addend make of it."""
+        served = live.clone() if self.times is None else live * self.times()
+        if self.plus is not None and (plus := self.plus()) is not None:
+            served = served + plus
+        return served
+
+    def native(self, served: torch.Tensor) -> torch.Tensor:
+        """What has to be there for ``served`` to be the standard value."""
+        if self.plus is not None and (plus := self.plus()) is not None:
+            served = served - plus
+        return served if self.times is None else served / self.times()
+
+    def part(self, raw: Any) -> torch.Tensor:
+        """The live tensor."""
+        if isinstance(self.select, str):
+            found: torch.Tensor = raw[self.select]
+            return found
+        tensor: torch.Tensor = element(raw, self.select, self.location)
+        return tensor
+
+    def get(self) -> torch.Tensor:
+        mediator = StandardMediator.running(self.path)
+        occurrence = mediator.wanted(self.location)
+        visit = (self.location, occurrence)
+        held = mediator.held.get(self)
+        if held is not None and mediator.visit == visit:
+            return held.served
+        raw = Mediator.value(self.location)
+        mediator.visit = visit
+        served = self.standard(self.part(raw))
+        if self.times is None and self.plus is None:
+            swap(visit, replaced(raw, self.select, self.location, served))
+        mediator.held[self] = Held(served, served, raw)
+        return served
+
+    def set(self, new: Any) -> None:
+        mediator = StandardMediator.running(self.path)
+        occurrence = mediator.wanted(self.location)
+        visit = (self.location, occurrence)
+        held = mediator.held.get(self)
+        if held is not None and mediator.visit == visit and new is held.served:
+            mediator.settle()
+            return
+        raw = Mediator.value(self.location)
+        mediator.visit = visit
+        self.write(raw, self.checked(new, raw))
+        mediator.held.pop(self, None)
+
+    def land(self, mediator: StandardMediator, held: Held) -> None:
+        if self.times is not None or self.plus is not None:
+            self.write(held.raw, held.served)
+        # Otherwise the model holds the edited tensor already.
+
+    def write(self, raw: Any, new: torch.Tensor) -> None:
+        mediator = StandardMediator.running(self.path)
+        assert mediator.visit is not None
+        live = self.part(raw)
+        new = new.to(device=live.device, dtype=live.dtype)
+        swap(mediator.visit, replaced(raw, self.select, self.location, self.native(new)))
+
+    def shape(self, raw: Any) -> tuple[int, ...]:
+        return tuple(self.part(raw).shape)
+
+
+class ComputedView(View):
+    """A read-only value computed from what is served at a location, on the gradient's path."""
+
+    def __init__(self, value: Value, path: str, location: str, compute: Callable[[Any], Any]) -> None:
+        super().__init__(value, path, location)
+        self.compute = compute
+        self.writable = False
+        self.prefill_only = False
+
+    def get(self) -> Any:
+        StandardMediator.running(self.path)
+        return self.compute(Mediator.value(self.location))
+
+
+def swap(visit: tuple[str, int], new: Any) -> None:
+    """Put ``new`` in place of what is served at the visit where the model is paused.
+
+    Tagged with the visit itself: under ``tracer.iter`` a request made now could already mean the next step.
+    """
+    location, occurrence = visit
+    getcurrent().parent.switch(Pending(Event.SWAP, location, occurrence, new))
