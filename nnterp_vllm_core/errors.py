@@ -30,6 +30,14 @@ class PluginMismatch(NnterpVLLMError, RuntimeError):
     """The driver and the engine's worker do not hold the same plugin or core."""
 
 
+class LoadVetoed(NnterpVLLMError, RuntimeError):
+    """An installed plugin refuses to let this model be loaded; its reason is attached."""
+
+
+class UnvalidatedEngine(UserWarning):
+    """The installed vLLM is outside the range that the family was tested with."""
+
+
 class CheckpointNotFound(NnterpVLLMError, FileNotFoundError):
     """The repo id or path names no checkpoint that can be read here."""
 

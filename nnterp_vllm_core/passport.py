@@ -13,9 +13,10 @@ from typing import Any
 
 from . import loader
 from ._version import __version__
+from .contributions import Contributions
 from .errors import NnterpVLLMError, PluginMismatch
 from .family import Family
-from .loader import Plugin
+from .refusal import REFUSAL
 
 #: The key in ``additional_config``.
 KEY = "nnterp_vllm"
@@ -26,32 +27,37 @@ class Passport:
     """The driver's side of the comparison.
 
     Attributes:
-        model_type: What the checkpoint's config says.
-        plugin: The driver's plugin.
+        contributions: The family's plugin and the others that take part in the load.
         override: What the user passed as ``family=``, or ``None``.
         rename: The user's own ``rename=``.
         envoys: The user's own ``envoys=``.
     """
 
-    model_type: str
-    plugin: Plugin
+    contributions: Contributions
     override: ModuleType | str | Family | None
     rename: Any
     envoys: Any
 
-    def stamp(self) -> dict[str, Any]:
+    def stamp(self, refusal: str | None = None) -> dict[str, Any]:
         """This passport as JSON.
+
+        Args:
+            refusal: The file in which a worker that refuses leaves its reason.
 
         Raises:
             PluginMismatch: ``family=``, ``rename=`` or ``envoys=`` holds something that cannot travel.
         """
         override = self.override.__name__ if isinstance(self.override, ModuleType) else self.override
+        plugin = self.contributions.plugin
         return {
             "core": __version__,
-            "model_type": self.model_type,
-            "module": self.plugin.module,
-            "distribution": self.plugin.distribution,
-            "version": self.plugin.version,
+            "model_type": self.contributions.model_type,
+            "repo_id": self.contributions.repo_id,
+            "module": plugin.module,
+            "distribution": plugin.distribution,
+            "version": plugin.version,
+            "others": _others(self.contributions),
+            REFUSAL: refusal,
             "override": None if override is None else _pack("family", override),
             "rename": None if not self.rename else _pack("rename", self.rename),
             "envoys": None if not self.envoys else _pack("envoys", self.envoys),
@@ -75,6 +81,7 @@ def admit(stamp: dict[str, Any]) -> Passport:
     try:
         override = None if stamp["override"] is None else _unpack("family", stamp["override"])
         plugin = loader.find(model_type) if override is None else loader.override(override, model_type)
+        contributions = Contributions.to(plugin, model_type, stamp["repo_id"])
     except NnterpVLLMError as error:
         raise PluginMismatch(
             f"The driver serves model_type {model_type!r} with {theirs}; this engine worker cannot: {error}"
@@ -85,13 +92,23 @@ def admit(stamp: dict[str, Any]) -> Passport:
             f"The driver serves model_type {model_type!r} with {theirs} and this engine worker with {plugin}. Install the "
             f"same version in both environments."
         )
+    if _others(contributions) != stamp["others"]:
+        raise PluginMismatch(
+            f"The driver loads the plugins {', '.join(stamp['others']) or 'none'} beside the family and this engine worker "
+            f"{', '.join(_others(contributions)) or 'none'}. Install the same ones in both environments."
+        )
     return Passport(
-        model_type=model_type,
-        plugin=plugin,
+        contributions=contributions,
         override=override,
         rename=None if stamp["rename"] is None else _unpack("rename", stamp["rename"]),
         envoys=None if stamp["envoys"] is None else _unpack("envoys", stamp["envoys"]),
     )
+
+
+def _others(contributions: Contributions) -> list[str]:
+    return [
+        f"{one.module} from {one.who}" for one in contributions.contributors if one.module != contributions.plugin.module
+    ]
 
 
 def _pack(what: str, thing: Any) -> str:

@@ -22,7 +22,8 @@ class Support(Mapping[str, str]):
     @classmethod
     def of(cls, model: Any) -> Support:
         """Read the answer off the views of a standardized model's tree."""
-        return cls({value.path: _status(value, _views(model, value)) for value in VALUES.values()})
+        values = (*VALUES.values(), *(extra.value for extra in getattr(model, "_extras", ())))
+        return cls({value.path: _status(value, _views(model, value)) for value in values})
 
     def __getitem__(self, path: str) -> str:
         return self._lines[path]

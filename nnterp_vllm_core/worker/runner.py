@@ -10,6 +10,7 @@ from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRu
 from ..errors import UnsupportedEngine
 from ..model import StandardizedVLLM
 from ..passport import KEY, admit
+from ..refusal import REFUSAL, left_for_driver
 from .batcher import StandardBatcher
 from .fragments import StandardFragments
 from .requests import StandardRequests
@@ -23,14 +24,16 @@ def standard_runner(base: type) -> type:
             from vllm.config import set_current_vllm_config
             from vllm.tokenizers import cached_tokenizer_from_config
 
+            extra = self.vllm_config.additional_config
+            with left_for_driver(extra[KEY][REFUSAL]):
+                passport = admit(extra[KEY])
             # Past nnsight's own, which would build a native tree first.
             base.load_model(self, *args, **kwargs)  # type: ignore[attr-defined]
-            extra = self.vllm_config.additional_config
             taps = extra.get("nnsight_taps", ())
-            with set_current_vllm_config(self.vllm_config):
+            with set_current_vllm_config(self.vllm_config), left_for_driver(extra[KEY][REFUSAL]):
                 model = StandardizedVLLM.over(
                     self.get_model(),
-                    admit(extra[KEY]),
+                    passport,
                     self.model_config.hf_config,
                     interleaver=VLLMInterleaver(taps, fragments=StandardFragments()),
                 )
