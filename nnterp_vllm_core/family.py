@@ -38,6 +38,13 @@ LLAMA_BLOCK_NAMES: Mapping[str, str] = {
     "input_layernorm": "input_layernorm",
     "post_attention_layernorm": "post_attention_layernorm",
 }
+#: Llama's names where the head is the embedding and has no module of its own.
+TIED_NAMES: Mapping[str, str] = {name: path for name, path in LLAMA_NAMES.items() if name != "lm_head"}
+#: A text model inside vLLM's multimodal wrappers, and inside transformers' own.
+VLLM_WRAPPED: Mapping[str, str] = {name: f"language_model.{path}" for name, path in LLAMA_NAMES.items()}
+HF_WRAPPED: Mapping[str, str] = {
+    name: path.replace("model.", "model.language_model.") for name, path in LLAMA_NAMES.items()
+}
 #: GPT-2's spelling of the same, shared by several families.
 GPT2_NAMES: Mapping[str, str] = {
     "embed_tokens": "transformer.wte",
