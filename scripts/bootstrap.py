@@ -73,8 +73,9 @@ def install_engine(engine: str) -> None:
 
 
 def remove_broken_media() -> None:
+    check = "import importlib.util as u, sys; u.find_spec(sys.argv[1]) and __import__(sys.argv[1])"
     imports = {
-        name: subprocess.Popen([PYTHON, "-c", f"import {name}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        name: subprocess.Popen([PYTHON, "-c", check, name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for name in MEDIA
     }
     broken = [name for name, process in imports.items() if process.wait() != 0]

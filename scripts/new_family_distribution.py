@@ -10,6 +10,7 @@ written anew from the templates below. The family's extra is added to the root p
 
 import argparse
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -75,6 +76,13 @@ def prose(words: list[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
+def fill(text: str) -> str:
+    """Wrap the paragraphs, so that a family with many model types reads like the others."""
+    parts = text.strip().split("\n\n")
+    wrapped = [part if part.startswith("```") else textwrap.fill(part, 120, break_on_hyphens=False) for part in parts]
+    return "\n\n".join(wrapped) + "\n"
+
+
 def write_family(name: str, human: str, model_types: list[str]) -> list[Path]:
     """Write the family's files; return those whose content changed."""
     folder = ROOT / "nnterp_vllm_families" / name
@@ -92,8 +100,8 @@ def write_family(name: str, human: str, model_types: list[str]) -> list[Path]:
     }
     files = {
         pyproject: PYPROJECT.format(**fields),
-        folder / "README.md": README.format(**fields),
-        folder / "CHANGELOG.md": CHANGELOG.format(**fields),
+        folder / "README.md": fill(README.format(**fields)),
+        folder / "CHANGELOG.md": fill(CHANGELOG.format(**fields)),
         folder / "py.typed": "",
         ROOT / "pyproject.toml": with_extra((ROOT / "pyproject.toml").read_text(), extra),
     }
