@@ -85,7 +85,8 @@ def plan_for(family: Family, module: Any) -> Plan:
         block = first_block(module, implementation)
         if block is None:
             continue
-        if type(block).__name__ in implementation.blocks:
+        # Both code bases often use one class name; the block's own module tells whose it is.
+        if type(block).__name__ in implementation.blocks and type(block).__module__.startswith("vllm."):
             return Plan(family=family, implementation=implementation)
         seen.append(f"{type(block).__module__}.{type(block).__name__}")
     if family.transformers is not None and (on_backend := _on_backend(family.transformers, module)) is not None:
@@ -110,8 +111,6 @@ def _on_backend(declared: Implementation, module: Any) -> Implementation | None:
     implementation = replace(declared, names=names, attention=f"{declared.block_names['self_attn']}.attn")
     block = first_block(module, implementation)
     if block is None or type(block).__name__ not in declared.blocks:
-        return None
-    if type(block).__module__.partition(".")[0] == "vllm":
         return None
     _mount_attention(module, implementation)
     return implementation
