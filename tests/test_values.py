@@ -7,14 +7,10 @@ from typing import Any
 import nnsight
 import pytest
 import torch
+from support.blocks import FLOAT32, GREEDY
 from support.oracle import Oracle, gap
 
-GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 1}
 with_smollm2 = pytest.mark.parametrize("name", ["qwen2", "llama", "gpt2", "smollm2"], indirect=True, scope="session")
-
-# Both sides compute in float32 and differ in the order of their sums; through 30 blocks that stays below this share of a
-# value's largest magnitude.
-FLOAT32 = 1e-5
 
 
 def read_all(model: Any, prompt: str) -> dict[str, torch.Tensor]:

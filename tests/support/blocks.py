@@ -1,0 +1,31 @@
+"""Short names for what most tests say in a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+#: One deterministic step, the prefill.
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 1}
+
+#: Both sides compute in float32 and differ in the order of their sums; through 30 blocks that stays below this share of a
+#: value's largest magnitude.
+FLOAT32 = 1e-5
+
+
+def logits_of(model: Any, prompt: Any) -> torch.Tensor:
+    """The logits of a clean run."""
+    with model.trace(prompt, **GREEDY):
+        logits = model.logits.save()
+    found: torch.Tensor = logits
+    return found
+
+
+def at(model: Any, key: str) -> tuple[Any, str]:
+    """The envoy that carries a value, and the value's name: ``layers.2.mlp.mlp_output`` -> (its mlp, ``mlp_output``)."""
+    *path, name = key.split(".")
+    envoy = model
+    for part in path:
+        envoy = envoy[int(part)] if part.isdigit() else getattr(envoy, part)
+    return envoy, name
