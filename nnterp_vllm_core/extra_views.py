@@ -74,17 +74,18 @@ def _computed(view: View, function: Any, layer: int | None, raw: Any) -> Any:
 
 
 def _put(envoy: Any, extra: Extra, view: View) -> None:
-    owner = type(envoy)
+    owner: type = type(envoy)
     if hasattr(owner, extra.name) or extra.name in envoy._child_map:
         raise BrokenPlugin(
             f"The value {extra.name!r} cannot stand on {envoy.path}: {owner.__name__} has something of that name already. "
             f"Rename it in its plugin."
         )
-    envoy.__class__ = _carrying(owner, extra.name, extra.value.host, extra)
+    envoy.__class__ = _carrying(owner, extra)
     envoy.__dict__[SLOT][extra.name] = view
 
 
 @cache
-def _carrying(owner: type, name: str, host: str, extra: Extra) -> type:
-    """``owner`` with one attribute more; one class for all layers, which nnsight's envoys look attributes up on."""
-    return type(f"{owner.__name__}Carrying{name.title().replace('_', '')}", (owner,), {name: StandardValue(extra.value)})
+def _carrying(owner: type, extra: Extra) -> type:
+    """``owner`` with one attribute more, where it finds attributes first; one class for all layers."""
+    name = f"{owner.__name__}Carrying{extra.name.title().replace('_', '')}"
+    return type(name, (owner,), {extra.name: StandardValue(extra.value)})

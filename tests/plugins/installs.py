@@ -9,8 +9,6 @@ import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 #: A family's module; ``{block}`` is the block class that it declares for vLLM.
 FAMILY = """
 from nnterp_vllm_core.family import Family, FusedStream, Implementation
@@ -71,7 +69,9 @@ class Site:
         """Run this Python with the folder on its path."""
         path = os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1", "COLUMNS": "200", **self.environment, **environment}
-        return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, check=False, timeout=500)
+        return subprocess.run(
+            [sys.executable, *arguments], env=env, capture_output=True, text=True, check=False, timeout=500
+        )
 
     def python(self, code: str, **environment: str) -> str:
         """What a program prints.
@@ -86,11 +86,3 @@ class Site:
     def cli(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``nnterp-vllm`` with the folder on its path."""
         return self.run("-m", "nnterp_vllm_core.cli", *arguments, **environment)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """An empty folder of installed distributions."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    return Site(folder)

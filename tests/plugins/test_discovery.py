@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .conftest import Site, family
+from .installs import Site, family
 
 FIND = """
 from nnterp_vllm_core import NnterpVLLMError
@@ -80,7 +80,9 @@ def test_a_broken_plugin_costs_nobody_else_and_keeps_its_cause(site: Site) -> No
 
 
 def test_a_misspelled_hook_is_an_error_that_lists_the_hooks(site: Site) -> None:
-    site.install("toy-family", source=family("toy").replace("nnterp_vllm_families", "nnterp_vllm_familys"), families=("toy",))
+    site.install(
+        "toy-family", source=family("toy").replace("nnterp_vllm_families", "nnterp_vllm_familys"), families=("toy",)
+    )
     (line,) = find(site, "toy")
     assert line.startswith("BrokenPlugin: toy-family 1.0: plugin toy_family breaks the hook contract: ")
     assert "nnterp_vllm_familys" in line
@@ -112,7 +114,9 @@ def test_a_family_that_contradicts_itself_is_a_broken_plugin_with_its_own_words(
     source = family("toy").replace("stream=FusedStream()", "stream=FusedStream(), values={'loudness': None}")
     site.install("toy-family", source=source, families=("toy",))
     first, cause = find(site, "toy")
-    assert first.startswith("BrokenPlugin: toy-family 1.0: plugin module 'toy_family' cannot be imported: DeclarationError: ")
+    assert first.startswith(
+        "BrokenPlugin: toy-family 1.0: plugin module 'toy_family' cannot be imported: DeclarationError: "
+    )
     assert cause.startswith("cause: DeclarationError: vllm.model_executor.models.llama: ['loudness'] are no standard values")
 
 
@@ -153,8 +157,8 @@ def test_the_environment_blocks_distributions_and_model_types(site: Site) -> Non
     for blocked in ("toy", "Toy_Family", "nothing, toy-family"):
         (line,) = find(site, "toy", NNTERP_VLLM_BLOCK=blocked)
         assert line == (
-            "UnsupportedFamily: No usable plugin covers model_type 'toy': it is left out by the environment (toy-family 1.0: "
-            f"NNTERP_VLLM_BLOCK={blocked!r} blocks it). Change the variable, or pass family='toy_family'."
+            "UnsupportedFamily: No usable plugin covers model_type 'toy': it is left out by the environment "
+            f"(toy-family 1.0: NNTERP_VLLM_BLOCK={blocked!r} blocks it). Change the variable, or pass family='toy_family'."
         )
 
 
