@@ -54,6 +54,30 @@ def raw_model_type(repo_id: str) -> str | None:
     return None if found is None else str(found)
 
 
+def raw_config(repo_id: str) -> dict[str, Any]:
+    """A checkpoint's config.json as it is, without transformers: from a folder, the hub's cache or the hub.
+
+    Raises:
+        CheckpointNotFound: There is no such folder or repo, or it holds no readable config.json.
+    """
+    import json
+
+    path = os.path.join(os.path.expanduser(repo_id), "config.json")
+    try:
+        if not os.path.isdir(os.path.dirname(path)):
+            from huggingface_hub import hf_hub_download
+
+            path = hf_hub_download(repo_id, "config.json")
+        with open(path, encoding="utf-8") as file:
+            config: dict[str, Any] = json.load(file)
+    except (OSError, ValueError) as error:
+        raise CheckpointNotFound(
+            f"No config.json for {repo_id!r}: {str(error).splitlines()[0]} Give a folder that holds one, or a repo id such "
+            f"as 'Qwen/Qwen2.5-0.5B'."
+        ) from error
+    return config
+
+
 def text_config(config: Any) -> Any:
     """The part of a config that describes the language model; itself for a text-only model."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config

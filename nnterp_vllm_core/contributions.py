@@ -14,7 +14,7 @@ from typing import Any
 
 import pluggy
 
-from .discovery import PLUGINS, installed
+from .discovery import PLUGINS, Entry, installed
 from .errors import BrokenPlugin, LoadVetoed
 from .extra import Extra
 from .loader import Plugin, load, register
@@ -64,13 +64,7 @@ class Contributions:
         for entry in sorted(installed(PLUGINS), key=lambda entry: (entry.distribution, entry.module)):
             if entry.module in {one.module for one in found}:
                 continue
-            try:
-                hooks = register(load(entry), entry.who)
-            except BrokenPlugin as error:
-                raise BrokenPlugin(
-                    f"{error} It takes part in every load; NNTERP_VLLM_BLOCK={entry.distribution} leaves it out."
-                ) from error
-            found.append(Contributor(who=entry.who, module=entry.module, hooks=hooks))
+            found.append(asked(entry))
         return cls(plugin=plugin, model_type=model_type, repo_id=repo_id, contributors=tuple(found))
 
     def extras(self) -> tuple[Extra, ...]:
@@ -122,6 +116,21 @@ class Contributions:
         if not all(isinstance(extra, Extra) for extra in extras):
             raise BrokenPlugin(f"{one.who}: nnterp_vllm_values returned {extras!r}; expected a list of Extra.")
         return extras
+
+
+def asked(entry: Entry) -> Contributor:
+    """The plugin behind an entry of the group ``nnterp_vllm.plugins``.
+
+    Raises:
+        BrokenPlugin: It cannot be used; the message says how to leave it out.
+    """
+    try:
+        hooks = register(load(entry), entry.who)
+    except BrokenPlugin as error:
+        raise BrokenPlugin(
+            f"{error} It takes part in every load; NNTERP_VLLM_BLOCK={entry.distribution} leaves it out."
+        ) from error
+    return Contributor(who=entry.who, module=entry.module, hooks=hooks)
 
 
 def function_of(extra: Extra) -> Any:

@@ -1,0 +1,5 @@
+"""``python -m nnterp_vllm_core.cli``."""
+
+from . import main
+
+main()

@@ -1,0 +1,34 @@
+"""What a family's declaration alone says about support: no weights, no engine, not even an installed vLLM.
+
+`StandardizedVLLM.support` reads the same off the tree of a loaded model, and knows more: a value that only some layers
+have, and what this engine's options forbid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .family import Implementation, Missing
+from .protocol import VALUES, Value
+
+#: Unavailable on vLLM whatever the family.
+_NO_PADDING = "a request is one unpadded sequence, so every position holds a token"
+
+
+def declared_support(implementation: Implementation) -> Mapping[str, str]:
+    """Value path to ``"served"`` with its limits, or ``"unavailable: ..."``, on the vLLM engine."""
+    return {value.path: _status(value, implementation) for value in VALUES.values()}
+
+
+def _status(value: Value, implementation: Implementation) -> str:
+    if value.name == "attention_mask":
+        return f"unavailable: {_NO_PADDING}"
+    place = implementation.place(value.name)
+    if isinstance(place, Missing):
+        return f"unavailable: {place.reason}"
+    if value.host == "mlp" and "mlp" not in implementation.block_names:
+        return "unavailable: this block has no such part"
+    limits = [
+        limit for limit, holds in (("read-only", value.write == "read-only"), ("prefill only", value.prefill_only)) if holds
+    ]
+    return "served" + (f" ({'; '.join(limits)})" if limits else "")
