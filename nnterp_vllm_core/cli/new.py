@@ -24,6 +24,11 @@ _FILES = {
     "conformance.py.txt": "$package/conformance.py",
     "tests.py.txt": "tests/test_${name}.py",
 }
+#: What the conformance test says where transformers does not know the model type.
+_INSTEAD = """
+    # transformers does not know {model_type} here, so the declaration is tested on the model that it describes.
+    family = "{package}"
+"""
 
 
 def new(
@@ -62,6 +67,8 @@ def write(name: str, model_type: str, folder: Path) -> tuple[list[Path], tuple[s
         "model_type": model_type,
         "constant": re.sub(r"\W", "_", name).upper(),
         "test": "Test" + "".join(part.title() for part in re.split(r"[_-]", name)),
+        "tested": model_type if drawn.known else "llama",
+        "instead": "" if drawn.known else _INSTEAD.format(model_type=model_type, package=_package(name)),
         "imports": ", ".join(drawn.imports),
         "body": drawn.body,
         "core": f">={major}.{minor},<{major}.{int(minor) + 1}",
@@ -71,7 +78,8 @@ def write(name: str, model_type: str, folder: Path) -> tuple[list[Path], tuple[s
     for source, place in _FILES.items():
         path = folder / Template(place).substitute(fields)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template((templates / source).read_text(encoding="utf-8")).substitute(fields), encoding="utf-8")
+        text = Template((templates / source).read_text(encoding="utf-8")).substitute(fields)
+        path.write_text(text.rstrip() + "\n", encoding="utf-8")
         written.append(path)
     marker = folder / fields["package"] / "py.typed"
     marker.touch()
