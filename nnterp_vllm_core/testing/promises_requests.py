@@ -1,0 +1,118 @@
+"""Promises about requests: many at once, again, step by step, and what loading leaves alone."""
+
+from __future__ import annotations
+
+import random
+
+import nnsight
+import pytest
+import torch
+
+from .blocks import GREEDY
+from .case import MIDDLE, STEPS, Subject
+from .compare import Finding, compared, differences, gap, report
+from .patches import ours, snapshot
+
+#: Twelve requests share each matrix product, and a float32 sum depends on how many rows share it.
+TOGETHER = 2e-6
+
+
+class RequestPromises:
+    """A request is one sequence with its own block, whatever else the engine runs."""
+
+    def test_twelve_requests_together_equal_their_solo_runs(self, engine_under_test: Subject) -> None:
+        """Twelve prompts of different lengths in one trace, shuffled."""
+        subject = engine_under_test
+        model, draw = subject.model, random.Random(1)
+        longest = subject.case.prompts[3]
+        many = [longest[start : start + 1 + 2 * start] for start in range(12)]
+        draw.shuffle(many)
+        block = model.layers[min(MIDDLE, len(model.layers) - 1)]
+        with model.trace(**GREEDY) as tracer:
+            for one in many:
+                with tracer.invoke(one):
+                    entering = block.layer_input.save()
+                    attention = block.self_attn.attention_output.save()
+                    leaving = block.layer_output.save()
+                    logits = model.logits.save()
+        findings: list[Finding] = []
+        for number, ids in enumerate(many):
+            with model.trace(ids, **GREEDY):
+                solo = nnsight.save({})
+                solo["layer_input"] = block.layer_input
+                solo["attention_output"] = block.self_attn.attention_output
+                solo["layer_output"] = block.layer_output
+                solo["logits"] = model.logits
+            together = dict(zip(solo, (entering, attention, leaving, logits), strict=True))
+            for name, values in together.items():
+                found = compared(f"{name} of {len(ids)} tokens", values[number], solo[name], TOGETHER)
+                findings += [] if found is None else [found]
+        assert not findings, report(subject.who, "requests together equal their solo runs", findings)
+
+    def test_a_second_call_equals_the_first(self, engine_under_test: Subject) -> None:
+        """To the bit, with other requests in between."""
+        subject = engine_under_test
+        for number in (0, 3):
+            again, findings = subject.runner.read(subject.case.prompts[number]), []
+            for key, value in subject.read(number).items():
+                if not torch.equal(value, again[key]):
+                    findings.append(
+                        Finding(key=key, observed=f"{gap(again[key], value):.1e} apart", allowed="the same bits")
+                    )
+            assert not findings, report(subject.who, "a second call equals the first", findings)
+
+    def test_decode_steps_equal_transformers(self, engine_under_test: Subject) -> None:
+        """Greedy tokens, and one row a step that is the row of the whole text's forward under transformers."""
+        subject = engine_under_test
+        model, ids = subject.model, list(subject.case.prompts[0])
+        tokens = subject.case.ask("greedy", tuple(ids), STEPS)
+        reference = subject.case.values([*ids, *tokens])
+        layers = list(range(len(model.layers)))
+        with model.trace(ids, temperature=0.0, max_tokens=STEPS, ignore_eos=True) as tracer:
+            steps = nnsight.save([])
+            for _ in tracer.iter[:STEPS]:
+                values = {}
+                for index in layers:
+                    block = model.layers[index]
+                    values[f"layers.{index}.layer_input"] = block.layer_input
+                    values[f"layers.{index}.layer_output"] = block.layer_output
+                values["logits"] = model.logits
+                steps.append(values)
+            result = tracer.result.save()
+        drawn = list(result.outputs[0].token_ids)
+        assert drawn == tokens, f"{subject.who}: greedy tokens are {drawn}; transformers': {tokens}"
+        allowed = {name: subject.allowed(name) for name in ("layer_input", "layer_output", "logits")}
+        for number, step in enumerate(steps):
+            rows = slice(0, len(ids)) if number == 0 else slice(len(ids) + number - 1, len(ids) + number)
+            streams = {key: value for key, value in step.items() if key != "logits"}
+            findings = differences(streams, {key: reference[key][:, rows] for key in streams}, allowed)
+            assert not findings, report(subject.who, f"step {number} equals transformers'", findings)
+        last = {"logits": steps[-1]["logits"]}
+        whole = subject.case.values([*ids, *tokens[:-1]])
+        findings = differences(last, {"logits": whole["logits"]}, allowed)
+        assert not findings, report(subject.who, f"logits of step {STEPS - 1} equal transformers'", findings)
+
+    def test_the_pattern_is_unavailable_on_a_decode_step(self, engine_under_test: Subject) -> None:
+        """A decode step holds one token's keys, so it says so instead of serving a wrong pattern."""
+        subject = engine_under_test
+        model, ids = subject.model, list(subject.case.prompts[0])
+        attention = model.layers[min(MIDDLE, len(model.layers) - 1)].self_attn
+        pattern = subject.runner.place(f"layers.{min(MIDDLE, len(model.layers) - 1)}.self_attn.attention_probabilities")
+        if pattern.missing is not None:
+            return  # `test_unavailable_values_say_why` reads it
+        with pytest.raises(RuntimeError) as caught:
+            with model.trace(ids, temperature=0.0, max_tokens=2, ignore_eos=True) as tracer:
+                for _ in tracer.iter[:2]:
+                    attention.attention_probabilities.save()
+        first = str(caught.value).splitlines()[0]
+        assert first.startswith("Unavailable: "), f"{subject.who}: the pattern of a decode step gave {first!r}"
+
+    def test_loading_patched_nothing(self, engine_under_test: Subject) -> None:
+        """No class that other models and engines share holds anything of ours."""
+        subject = engine_under_test
+        module = subject.model.vllm_entrypoint.llm_engine.engine_core.engine_core.model_executor
+        worker = module.driver_worker.worker
+        loaded = worker.model_runner.model
+        classes = {type(part) for part in loaded.modules() if type(part).__module__.partition(".")[0] != "nnterp_vllm_core"}
+        found = ours(subject.before, snapshot(), *classes)
+        assert not found, f"{subject.who}: attributes of shared classes are ours: {found}; allowed: none"

@@ -1,0 +1,71 @@
+"""`ConformanceSuite`: subclass it, name a ``model_type`` and a tiny config, and pytest checks the family.
+
+Each test is a promise that the core makes about every family. The class builds a tiny random checkpoint, has transformers
+run it in another process, loads it once per engine and checks everything on that one load.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .promises_requests import RequestPromises
+from .promises_values import ValuePromises
+from .promises_writes import WritePromises
+
+
+class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
+    """The promises of one family, on vLLM's own implementation, on its Transformers backend and on transformers.
+
+    Attributes:
+        model_type: As ``config.json`` spells it; the installed family that covers it is tested.
+        config: What the tiny checkpoint's config says. Heads have to be 32 wide or more, for vLLM's CPU attention.
+        variants: Name to what differs from ``config``; each is a checkpoint of its own and runs the checks of values.
+        family: A family's dotted module name, instead of the installed plugin.
+        engines: ``"vllm"`` (its own implementation) and ``"backend"`` (its Transformers backend). Left empty, the
+            first where the installed vLLM has the declared module, the second where transformers' side is declared.
+        no_backend: Why vLLM's Transformers backend cannot run this model; the summary repeats it.
+        tolerances: Value name, or ``"*"`` for all, to ``(bound, reason)``, where 1e-5 does not hold on vLLM's own
+            implementation; ``"backend:mlp_output"`` and ``"backend:*"`` are for the backend. The smallest that holds,
+            measured, with its cause.
+        no_identity: Why contributions do not add up to the stream in this architecture.
+        checkpoint: More arguments of `checkpoints.tiny`.
+        engine_options: More arguments of `StandardizedVLLM`.
+        reference_attention: transformers' attention implementation for the reference; anything but ``"eager"`` gives no
+            patterns to compare with.
+    """
+
+    model_type: ClassVar[str]
+    config: ClassVar[Mapping[str, Any]]
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    family: ClassVar[str | None] = None
+    engines: ClassVar[tuple[str, ...]] = ()
+    no_backend: ClassVar[str] = ""
+    tolerances: ClassVar[Mapping[str, tuple[float, str]]] = {}
+    no_identity: ClassVar[str] = ""
+    checkpoint: ClassVar[Mapping[str, Any]] = {}
+    engine_options: ClassVar[Mapping[str, Any]] = {}
+    reference_attention: ClassVar[str] = "eager"
+
+    @classmethod
+    def runs_on(cls) -> tuple[str, ...]:
+        """The engines to test, without importing vLLM."""
+        if cls.engines:
+            return cls.engines
+        from .. import loader
+
+        plugin = loader.find(cls.model_type) if cls.family is None else loader.override(cls.family, cls.model_type)
+        native = any(_is_there(one.source) for one in plugin.family.native)
+        backend = plugin.family.transformers is not None and not cls.no_backend
+        return ("vllm",) * native + ("backend",) * backend
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module's file exists, without importing its package."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    return any(Path(folder, *rest).with_suffix(".py").is_file() for folder in spec.submodule_search_locations)
