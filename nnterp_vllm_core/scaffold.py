@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .family import GPT2_BLOCK_NAMES, GPT2_NAMES, LLAMA_BLOCK_NAMES, LLAMA_NAMES
+from .family import GPT2_BLOCK_NAMES, LLAMA_BLOCK_NAMES, LLAMA_NAMES
 from .flow import first_use, returned, yielded
 from .sources import ClassSource, Sources
 
@@ -49,7 +49,9 @@ def outline(model_type: str, sources: Sources) -> Outline:
     for keyword, module in (("vllm", ours), ("transformers", theirs)):
         block = block_of(module, sources)
         if block is None:
-            notes.append(f"there is no block in {module}; vLLM then runs the model through its Transformers backend.")
+            notes.append(
+                f"there is no block in {module}. If {keyword} has this model in another file, declare that as {keyword}=."
+            )
             continue
         text, used = _implementation(module, block)
         imports |= used
@@ -88,9 +90,9 @@ def _implementation(module: str, block: ClassSource) -> tuple[str, set[str]]:
     if "wte" in names and "embed_tokens" not in names:
         used.add("GPT2_NAMES")
         lines.append("names=GPT2_NAMES,")
-    elif not {path.rsplit(".", 1)[-1] for path in LLAMA_NAMES.values()} - {"lm_head"} <= names:
-        guessed = {**(GPT2_NAMES if "wte" in names else LLAMA_NAMES)}
-        lines.append(f"names={guessed!r},".replace("'", '"'))
+    elif "lm_head" not in names:  # the head is tied to the embedding and has no module
+        headless = {name: path for name, path in LLAMA_NAMES.items() if name != "lm_head"}
+        lines.append(f"names={headless!r},".replace("'", '"'))
     lines += _block_names(block, used)
     attention = _part("self_attn", block)
     assert attention is not None
