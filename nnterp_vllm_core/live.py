@@ -107,9 +107,9 @@ class LiveView(View):
         self.write(raw, self.checked(new, raw))
         mediator.held.pop(self, None)
 
-    def land(self, mediator: StandardMediator, held: Held) -> None:
+    def land(self, held: Held) -> None:
         if self.times is not None or self.plus is not None:
-            self.write(held.raw, held.served)
+            self.write(held.visit, held.served)
         # Otherwise the model holds the edited tensor already.
 
     def write(self, raw: Any, new: torch.Tensor) -> None:

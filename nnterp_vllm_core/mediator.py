@@ -22,7 +22,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
-from nnsight.intervention.interleaver import Mediator
+from nnsight.intervention.interleaver import Event, Mediator, Pending
 from nnsight.tracing.tracer import _saves
 
 from .errors import NnterpVLLMError
@@ -33,20 +33,63 @@ if TYPE_CHECKING:
 
     from .views import View
 
+#: What a view's request carries where a native read carries nothing: it wants the `Visit`, not narrowed rows.
+WHOLE = object()
+
 #: Compiled blocks by source. A trace over many prompts sends the same few lines with each request.
 _COMPILED: dict[str, CodeType] = {}
 _COMPILED_LIMIT = 512
 
 
+class Visit:
+    """The place where the model is paused for a block.
+
+    Attributes:
+        location: nnsight's name of it.
+        occurrence: How many times the request came by before.
+        value: What the model serves there for the whole step: live tensors with every request's rows.
+        batcher: nnsight's row arithmetic; ``None`` where no rows are to be told apart.
+        group: The block's ``[start, size]`` among the rows.
+        shared: Copies of the whole step that blocks of several requests share at this visit, by view; ``None`` once this
+            block has done anything here that such a copy may not show.
+        swapped: The batcher's count of native assignments when the value was served; a later count means that the model
+            goes on with other tensors.
+    """
+
+    __slots__ = ("_raw", "batcher", "group", "location", "occurrence", "shared", "swapped", "value")
+
+    def __init__(self, location: str, occurrence: int, value: Any, mediator: StandardMediator, shared: Any) -> None:
+        self.location = location
+        self.occurrence = occurrence
+        self.value = value
+        self.batcher = mediator.interleaver.batcher
+        self.group = mediator.batch_group
+        self.shared = shared
+        self.swapped = self.batcher.swapped
+        self._raw: Any = None
+
+    @property
+    def raw(self) -> Any:
+        """The value with every tensor narrowed to this request's live rows."""
+        if self._raw is None:
+            self._raw = self.batcher.narrow(self.value, self.group)
+        return self._raw
+
+    @property
+    def stale(self) -> bool:
+        """Whether a native assignment has replaced the tensors since."""
+        return bool(self.swapped != self.batcher.swapped)
+
+
 class Held:
     """A private copy that the block holds at the current visit."""
 
-    __slots__ = ("base", "raw", "served", "version")
+    __slots__ = ("base", "served", "version", "visit")
 
-    def __init__(self, served: torch.Tensor, base: torch.Tensor, raw: Any) -> None:
+    def __init__(self, served: torch.Tensor, base: torch.Tensor, visit: Any) -> None:
         self.served = served
         self.base = base
-        self.raw = raw
+        self.visit = visit
         self.version = base._version
 
     @property
@@ -60,18 +103,13 @@ class StandardMediator(Mediator):
 
     Attributes:
         held: The private copies handed out at the current visit, by view.
-        visit: ``(location, occurrence)`` of the current visit, or ``None``.
-        raw: What the model served at the current visit: views of this request's live rows.
-        swapped: The batcher's count of native assignments when ``raw`` was served; a later count means that the model
-            goes on with other tensors.
+        visit: The current visit, or ``None`` while the block has asked for no standard value there.
         step: Which step of its request this is; 0 is the prefill.
         cached: Tokens of the prompt that an engine's prefix cache kept from being computed.
     """
 
     held: dict[View, Held]
-    visit: tuple[str, int] | None
-    raw: Any
-    swapped: int
+    visit: Any
     step: int
     cached: int
 
@@ -79,8 +117,6 @@ class StandardMediator(Mediator):
         """Begin the block; see nnsight's ``Mediator.start``."""
         self.held = {}
         self.visit = None
-        self.raw = None
-        self.swapped = 0
         super().start(interleaver)
 
     @classmethod
@@ -98,6 +134,13 @@ class StandardMediator(Mediator):
             raise NnterpVLLMError(f"{path}: this block runs on an nnsight mediator that serves no standard values.")
         return mediator
 
+    def ask(self, location: str, occurrence: int) -> Visit:
+        """Park until the model is at that visit."""
+        self.flush()
+        visit: Visit = getcurrent().parent.switch(Pending(Event.VALUE, location, occurrence, WHOLE))
+        self.visit = visit
+        return visit
+
     def flush(self) -> None:
         """Write the edited copies back; called whenever the block is about to move on, and at its end."""
         if self.held:
@@ -111,19 +154,43 @@ class StandardMediator(Mediator):
         for view, held in list(self.held.items()):
             if held.edited:
                 held.version = held.base._version
-                view.land(self, held)
+                view.land(held)
                 landed = True
         if landed:
             for view in [view for view in self.held if view.derived]:
                 del self.held[view]  # computed from rows that have just changed
 
     def handle(self, provider: str, value: Any) -> Any:
-        """Serve a visit; see nnsight's ``Mediator.handle``. What the block held there ends with the visit."""
+        """Serve a visit until the block parks elsewhere; see nnsight's ``Mediator.handle``.
+
+        A view is given the `Visit`, a native read its own rows. What the block held here ends with the visit.
+        """
+        pending = self.pending
+        if pending is None or pending.provider != provider:
+            return value
+        occurrence = self.occurrence(provider)
+        batcher = self.interleaver.batcher
+        shared = getattr(self.interleaver, "shared", None)
         try:
-            return super().handle(provider, value)
+            while pending is not None and pending.provider == provider and pending.iteration == occurrence:
+                if self.iteration:  # a step named by `tracer.iter` is reached: what follows goes with the model
+                    self.iteration = None
+                reply: tuple[Any, ...] = ()
+                if pending.event is Event.VALUE:
+                    if pending.value is WHOLE:
+                        reply = (Visit(provider, occurrence, value, self, shared),)
+                    else:
+                        reply = (value if batcher is None else batcher.narrow(value, self.batch_group),)
+                elif pending.event is Event.SWAP:
+                    value = pending.value if batcher is None else batcher.widen(value, self.batch_group, pending.value)
+                else:
+                    value = pending.value if batcher is None else batcher.gather_skip(value, self.batch_group, pending.value)
+                shared = None
+                self.pending = pending = self.switch(*reply)
         finally:
             self.held.clear()
-            self.visit = self.raw = None
+            self.visit = None
+        return value
 
     def __getstate__(self) -> dict[str, Any]:
         source, names = _reduced(self.node)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from nnsight.intervention.interleaver import Mediator
 
 from .attention import Kernel, probabilities, scores
 from .errors import NnterpVLLMError, ReadOnlyValue, Unavailable
 from .family import Arg
-from .mediator import Held, StandardMediator
+from .mediator import Held, StandardMediator, Visit
 from .protocol import Value
 
 
@@ -59,6 +58,11 @@ class View:
         self.writable = value.write == "writable"
         self.prefill_only = value.prefill_only
 
+    @property
+    def tap(self) -> str:
+        """This value's name in ``taps=[...]``, for any layer."""
+        return self.value.path
+
     def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """``(served, base)``: the standard value, and the private memory behind it."""
         raise NotImplementedError
@@ -71,17 +75,19 @@ class View:
         """The standard shape on this request and step."""
         raise NotImplementedError
 
+    def read(self, visit: Visit) -> tuple[torch.Tensor, torch.Tensor]:
+        """``(served, base)`` of this request at a visit."""
+        return self.copy(visit.raw)
+
     def get(self) -> Any:
         """Read: pause the model at the location and hand out a private copy."""
         mediator = StandardMediator.running(self.path)
-        occurrence = mediator.wanted(self.location)
-        self.admit(mediator, occurrence)
-        raw = self.at(mediator, occurrence)
+        visit = self.at(mediator)
         held = mediator.held.get(self)
         if held is not None:
             return held.served
-        served, base = self.copy(raw)
-        mediator.held[self] = Held(served, base, raw)
+        served, base = self.read(visit)
+        mediator.held[self] = Held(served, base, visit)
         return served
 
     def set(self, new: Any) -> None:
@@ -89,27 +95,25 @@ class View:
         if not self.writable:
             raise ReadOnlyValue(self.read_only("cannot be assigned"))
         mediator = StandardMediator.running(self.path)
-        occurrence = mediator.wanted(self.location)
-        self.admit(mediator, occurrence)
+        visit = self.at(mediator)
         held = mediator.held.get(self)
-        mine = held is not None and new is held.served
-        if mine:  # `value += x` edits the copy and then assigns it to itself
-            mediator.settle()
-            return
-        raw = self.at(mediator, occurrence)
-        self.write(raw, self.checked(new, raw))
+        if held is not None and new is held.served:
+            return  # `value += x` edits the copy, which has landed, and then assigns it to itself
+        self.write(visit.raw, self.checked(new, visit.raw))
+        visit.shared = None
         for view in [view for view in mediator.held if view is self or view.derived]:
             del mediator.held[view]
 
-    def at(self, mediator: StandardMediator, occurrence: int) -> Any:
-        """What the model serves at this visit, asked for once however many views read it."""
-        batcher = mediator.interleaver.batcher
-        if mediator.visit == (self.location, occurrence) and mediator.swapped == batcher.swapped:
+    def at(self, mediator: StandardMediator) -> Visit:
+        """The visit where this value exists, asked for once however many views read there."""
+        occurrence = mediator.wanted(self.location)
+        visit: Visit | None = mediator.visit
+        if visit is not None and visit.location == self.location and visit.occurrence == occurrence and not visit.stale:
             mediator.settle()
-            return mediator.raw
-        raw = Mediator.value(self.location)
-        mediator.visit, mediator.raw, mediator.swapped = (self.location, occurrence), raw, batcher.swapped
-        return raw
+            return visit
+        if occurrence == 0 or self.prefill_only or mediator.interleaver.taps:
+            self.admit(mediator, occurrence)
+        return mediator.ask(self.location, occurrence)
 
     def admit(self, mediator: StandardMediator, occurrence: int) -> None:
         """Refuse, before the model is asked, what this step cannot serve whole."""
@@ -118,22 +122,30 @@ class View:
                 f"{self.path} is there on the prefill only: this is step {occurrence}, which holds one token's keys. "
                 f"Read it before `tracer.iter` moves past step 0, or trace the whole text as one prompt."
             )
+        taps = mediator.interleaver.taps
+        if taps and self.location not in taps and self.location.endswith((".input", ".output")):
+            raise Unavailable(
+                f"{self.path} is not tapped on this engine, so a replayed CUDA graph never stops there. Add "
+                f"{self.tap!r} (or 'standard') to taps=[...] when the model is built, or leave taps out."
+            )
         if mediator.cached and occurrence == 0:
             raise Unavailable(
                 f"{self.path}: the engine took {mediator.cached} prompt tokens from its prefix cache, so their rows are "
                 f"not computed. Build the engine with enable_prefix_caching=False."
             )
 
-    def land(self, mediator: StandardMediator, held: Held) -> None:
+    def land(self, held: Held) -> None:
         """Write an edited copy back."""
         if not self.writable:
             raise ReadOnlyValue(self.read_only("was edited in place"))
-        if mediator.swapped != mediator.interleaver.batcher.swapped or mediator.raw is not held.raw:
+        visit: Visit = held.visit
+        if visit.stale:
             raise NnterpVLLMError(
                 f"{self.path} was edited after its native location {self.location!r} was assigned in the same step, so "
                 f"the edit would be lost. Read it again after the assignment."
             )
-        self.write(held.raw, held.served)
+        self.write(visit.raw, held.served)
+        visit.shared = None
 
     def read_only(self, did: str) -> str:
         """The message for a write that could reach nothing."""
@@ -199,7 +211,35 @@ def heads_layout(head_dim: int, *, heads_first: bool) -> Layout:
     return Layout(serve=serve, rows=back)
 
 
-class TensorView(View):
+class RowsView(View):
+    """A value whose rows are a request's rows of the step, so that one copy of the step can serve every request."""
+
+    layout: Layout = STREAM
+
+    def rows_of(self, raw: Any) -> torch.Tensor:
+        """A private copy of the value's rows: of one request or of the whole step, as ``raw`` is."""
+        raise NotImplementedError
+
+    def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        base = self.rows_of(raw)
+        return self.layout.serve(base), base
+
+    def read(self, visit: Visit) -> tuple[torch.Tensor, torch.Tensor]:
+        shared = visit.shared
+        if shared is None or visit.group is None or not shared.worthwhile:
+            return self.copy(visit.raw)
+        whole = shared.get(self)
+        if whole is None:
+            whole = shared[self] = self.rows_of(visit.value)
+        axis = visit.batcher._token_dim(whole)
+        if axis is None:
+            return self.copy(visit.raw)
+        # `.data`: the same memory with an edit counter of its own, so that one request's edit is not taken for another's.
+        base = whole.narrow(axis, *visit.group).data
+        return self.layout.serve(base), base
+
+
+class TensorView(RowsView):
     """A value that one live tensor holds."""
 
     def __init__(
@@ -228,7 +268,7 @@ class TensorView(View):
             )
         return rows
 
-    def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows_of(self, raw: Any) -> torch.Tensor:
         live = self.live(raw)
         base = private(live.shape, live)
         if self.times is None:
@@ -237,7 +277,7 @@ class TensorView(View):
             torch.mul(live, self.times(), out=base)
         if self.plus is not None and (plus := self.plus()) is not None:
             torch.add(base, plus, out=base)
-        return self.layout.serve(base), base
+        return base
 
     def write(self, raw: Any, new: torch.Tensor) -> None:
         live = self.live(raw)
@@ -250,7 +290,7 @@ class TensorView(View):
         return tuple(self.layout.serve(self.live(raw)).shape)
 
 
-class PairView(View):
+class PairView(RowsView):
     """A residual stream that is the sum of two live tensors; the second may be absent (the first block's input)."""
 
     def __init__(self, value: Value, path: str, location: str, hidden: int | Arg | None, residual: int | Arg | None) -> None:
@@ -262,14 +302,14 @@ class PairView(View):
         """The two live tensors."""
         return element(raw, self.hidden, self.location), element(raw, self.residual, self.location)
 
-    def copy(self, raw: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows_of(self, raw: Any) -> torch.Tensor:
         hidden, residual = self.pair(raw)
         base = private(hidden.shape, hidden)
         if residual is None:
             base.copy_(hidden)
         else:
             torch.add(hidden, residual, out=base)
-        return STREAM.serve(base), base
+        return base
 
     def write(self, raw: Any, new: torch.Tensor) -> None:
         hidden, residual = self.pair(raw)
@@ -301,10 +341,7 @@ class SizeView(View):
     """``input_size``: no tensor, so nothing is copied or written."""
 
     def get(self) -> torch.Size:
-        mediator = StandardMediator.running(self.path)
-        occurrence = mediator.wanted(self.location)
-        self.admit(mediator, occurrence)
-        ids = element(self.at(mediator, occurrence), None, self.location)
+        ids = element(self.at(StandardMediator.running(self.path)).raw, None, self.location)
         return torch.Size((1, ids.shape[-1]))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 
 from ..mediator import StandardMediator
+from .saves import StandardRequest
 
 
 class StandardRequests(Requests):
@@ -17,6 +18,8 @@ class StandardRequests(Requests):
         super().add(new_requests, persistent_objects)
         for data in new_requests:
             request = self.requests.get(data.req_id)
+            if request is not None and type(request) is not StandardRequest:
+                request.__class__ = StandardRequest
             # Blocks installed for every request are copied by nnsight, as its own class.
             for copy in () if request is None else request.copies.values():
                 if type(copy) is not StandardMediator:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 
+from .. import scope
 from ..errors import UnsupportedEngine
 from ..model import StandardizedVLLM
 from ..passport import KEY, admit
 from ..refusal import REFUSAL, left_for_driver
 from .batcher import StandardBatcher
 from .fragments import StandardFragments
+from .interleaver import StandardInterleaver
 from .requests import StandardRequests
 
 
@@ -35,7 +36,7 @@ def standard_runner(base: type) -> type:
                     self.get_model(),
                     passport,
                     self.model_config.hf_config,
-                    interleaver=VLLMInterleaver(taps, fragments=StandardFragments()),
+                    interleaver=StandardInterleaver(taps, fragments=StandardFragments()),
                 )
             model.tokenizer = cached_tokenizer_from_config(self.model_config)
             model.interleaver.batcher = StandardBatcher()
@@ -43,6 +44,10 @@ def standard_runner(base: type) -> type:
             self.nnsight_model = model
             self.nnsight_requests = StandardRequests()
             self.nnsight_persistent_objects = model._remoteable_persistent_objects()
+
+        def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+            scope.engine_step(opens=not scope.is_open())
+            return super().execute_model(*args, **kwargs)
 
     StandardRunner.__qualname__ = StandardRunner.__name__ = f"Standard{base.__name__}"
     return StandardRunner

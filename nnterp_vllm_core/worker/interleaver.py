@@ -1,0 +1,55 @@
+"""Serving a visit to the blocks of many requests at the cost of one.
+
+When most of a step's rows belong to requests that wait for the same value, the value is copied once for the whole step and
+each block gets its slice. A block's cost is then a slice, not an allocation, an addition and a copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnsight.modeling.vllm.interleaver import VLLMInterleaver
+
+
+class Shared(dict[Any, Any]):
+    """Copies of a whole step at one visit, by view."""
+
+    __slots__ = ("interleaver", "location", "verdict")
+
+    def __init__(self, interleaver: StandardInterleaver, location: str) -> None:
+        super().__init__()
+        self.interleaver = interleaver
+        self.location = location
+        self.verdict: bool | None = None
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether at least two requests wait here, with at least half of the step's rows."""
+        if self.verdict is None:
+            waiting = [
+                mediator.batch_group[1]
+                for mediator in self.interleaver.mediators
+                if mediator.pending is not None and mediator.pending.provider == self.location and mediator.batch_group
+            ]
+            self.verdict = len(waiting) > 1 and 2 * sum(waiting) >= self.interleaver.batcher.total
+        return self.verdict
+
+
+class StandardInterleaver(VLLMInterleaver):
+    """nnsight's interleaver with copies that requests share.
+
+    Attributes:
+        shared: The copies of the visit that is being served.
+    """
+
+    shared: Shared | None = None
+
+    def handle(self, provider: str, value: Any) -> Any:
+        """Route a value to the blocks that wait for it; see nnsight's ``Interleaver.handle``."""
+        if provider not in self.parked:
+            return super().handle(provider, value)
+        self.shared = Shared(self, provider)
+        try:
+            return super().handle(provider, value)
+        finally:
+            self.shared = None
