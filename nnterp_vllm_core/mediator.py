@@ -109,6 +109,8 @@ class StandardMediator(Mediator):
     """
 
     held: dict[View, Held]
+    pending: Pending | None
+    iteration: int | None
     visit: Any
     step: int
     cached: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from nnsight.modeling.vllm import VLLM
 from nnsight.modeling.vllm.envoys import parallel_envoys
 
-from . import guard, loader
+from . import guard, loader, scope
 from .checkpoint import raw_model_type, read_config, text_config
 from .contributions import Contributions
 from .engine import engine_version
@@ -24,7 +24,9 @@ from .methods import StandardMethods
 from .passport import KEY, Passport
 from .protocol import VALUES
 from .refusal import raised_by_driver
+from .taps import resolve
 from .tree import Plan, before_head, bind, plan_for
+from .worker.float32 import PRECISIONS
 
 
 class ServedLogits(StandardValue):
@@ -43,8 +45,13 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         family: A plugin module, its dotted name, or a `Family`, instead of the installed plugin.
         rename: More aliases, native path -> name; they win over the family's.
         envoys: More envoy classes, by module class or path; they win over the family's and nnsight's.
+        taps: On CUDA, what a block may reach while vLLM replays graphs: groups (``"standard"``, ``"boundary"``,
+            ``"contributions"``, ``"attention"``), standard paths with ``*`` (``"layers.*.layer_output"``), or nnsight's
+            own taps. Empty: no graphs, and every value is served.
+        float32_products: On CUDA with ``dtype="float32"``, the precision of attention's products: ``"ieee"``, or
+            ``"tf32"``, which is faster and off by about 1e-3 of a value's scale.
         **kwargs: Everything else goes to nnsight's ``VLLM`` and on to vLLM: ``dispatch``, ``dtype``,
-            ``max_model_len``, ``gpu_memory_utilization``, ``tensor_parallel_size``, ``mode``, ``taps``, ...
+            ``max_model_len``, ``gpu_memory_utilization``, ``tensor_parallel_size``, ``mode``, ...
 
     Attributes:
         family: The `Family`; ``family.__name__`` is its plugin module.
@@ -69,6 +76,8 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         family: ModuleType | str | Family | None = None,
         rename: Mapping[Any, Any] | None = None,
         envoys: Mapping[Any, type] | None = None,
+        taps: str | Iterable[str] = (),
+        float32_products: str = "ieee",
         **kwargs: Any,
     ) -> None:
         guard.require_engine()
@@ -81,7 +90,11 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         self._tree_envoys: dict[Any, Any] = {}
         if isinstance(repo_id, str):
             self._open(repo_id, family, kwargs)
-        options = {"rename": self._tree_rename, "envoys": self._tree_envoys}
+        if float32_products not in PRECISIONS:
+            raise ValueError(f"float32_products={float32_products!r}: expected one of {PRECISIONS}.")
+        self._float32_products = float32_products
+        options: dict[str, Any] = {"rename": self._tree_rename, "envoys": self._tree_envoys}
+        options["taps"] = (taps,) if isinstance(taps, str) else tuple(taps)
         super().__init__(repo_id, *args, **options, **kwargs)
         self._settle_tree()
 
@@ -129,6 +142,21 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
             envoys=self._user_envoys,
         )
 
+    def trace(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Open a trace block; see nnsight's ``VLLM.trace`` for its settings.
+
+        Raises:
+            UnsupportedEngine: ``scan=`` or ``validate=``: no forward runs in this process that could be tried out first.
+        """
+        for option in ("scan", "validate"):
+            if kwargs.pop(option, False):
+                raise UnsupportedEngine(
+                    f"{option}=True runs the block on fake tensors first, and a vLLM engine runs its forward in the worker "
+                    f"on real ones alone. Drop it; shapes can be read off the values that a trace serves."
+                )
+        scope.close_left_open()
+        return super().trace(*inputs, **kwargs)
+
     def _sizes_from(self, config: Any) -> None:
         text = text_config(config)
         self.num_layers = self.family.size("num_layers", text)
@@ -153,7 +181,7 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
             envoy.__dict__["_persistent_id"] = f"Envoy:{envoy.path}"
 
     def _load_meta(self, repo_id: str, **kwargs: Any) -> torch.nn.Module:
-        with guard.hostless_accelerator():
+        with guard.hostless_accelerator(), guard.weightless_scalars():
             module: torch.nn.Module = super()._load_meta(repo_id, **kwargs)
         self._describe(module)
         return module
@@ -163,9 +191,16 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         self._WORKER_CLS = _worker_class()
         additional = kwargs.pop("additional_config", None) or {}
         with guard.hostless_accelerator(), raised_by_driver() as refusal:
-            additional = {**additional, KEY: self._passport.stamp(refusal)}
+            stamp = {**self._passport.stamp(refusal), "float32_products": self._float32_products}
+            additional = {**additional, KEY: stamp}
             module: torch.nn.Module = super()._load(repo_id, additional_config=additional, **kwargs)
         return module
+
+    def _resolve_taps(self, module: torch.nn.Module) -> tuple[str, ...]:
+        locations, native = resolve(self.taps, module, self.plan)
+        self.taps = tuple(native)
+        resolved: tuple[str, ...] = super()._resolve_taps(module) if native else ()
+        return tuple(dict.fromkeys((*locations, *resolved)))
 
     def _attach_mediators(self, params: list[Any], **kwargs: Any) -> list[Any]:
         # The class travels with the block, so that the worker rebuilds it as one that serves standard values.
@@ -192,6 +227,8 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
             yield
         finally:
             self.interleaver.interleaving = interleaving
+
+    taps: tuple[str, ...]
 
     # nnsight's runner reads this attribute off the class to offer the logits, so it stands on the class itself.
     logits = ServedLogits(VALUES["logits"])

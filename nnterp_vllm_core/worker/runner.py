@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 
 from .. import scope
@@ -12,6 +13,7 @@ from ..model import StandardizedVLLM
 from ..passport import KEY, admit
 from ..refusal import REFUSAL, left_for_driver
 from .batcher import StandardBatcher
+from .float32 import products
 from .fragments import StandardFragments
 from .interleaver import StandardInterleaver
 from .requests import StandardRequests
@@ -47,7 +49,18 @@ def standard_runner(base: type) -> type:
 
         def execute_model(self, *args: Any, **kwargs: Any) -> Any:
             scope.engine_step(opens=not scope.is_open())
-            return super().execute_model(*args, **kwargs)
+            with products(self._float32_products()):
+                return super().execute_model(*args, **kwargs)
+
+        def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
+            # vLLM's warm-up and its recording of graphs compile kernels too.
+            with products(self._float32_products()):
+                return super()._dummy_run(*args, **kwargs)
+
+        def _float32_products(self) -> str | None:
+            if self.model_config.dtype is not torch.float32 or self.device.type != "cuda":
+                return None
+            return str(self.vllm_config.additional_config[KEY]["float32_products"])
 
     StandardRunner.__qualname__ = StandardRunner.__name__ = f"Standard{base.__name__}"
     return StandardRunner
