@@ -42,9 +42,13 @@ def environment() -> Iterator[None]:
 def start(checkpoint: Path, **options: Any) -> Any:
     """A dispatched `StandardizedVLLM` whose engine runs in this process."""
     with environment():
+        import torch
+
         from .. import StandardizedVLLM
 
-        return StandardizedVLLM(str(checkpoint), **{**OPTIONS, **options})
+        # A tiny model needs little of a card, and several are loaded one after another.
+        share = {"gpu_memory_utilization": 0.1} if torch.cuda.is_available() else {}
+        return StandardizedVLLM(str(checkpoint), **{**OPTIONS, **share, **options})
 
 
 def stop(model: Any) -> None:

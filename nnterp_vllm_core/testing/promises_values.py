@@ -11,6 +11,7 @@ from ..family import FusedStream, Missing
 from ..protocol import INTERIOR, VALUES
 from .case import Case, Subject
 from .compare import FLOAT32, Finding, compared, differences, gap, report
+from .record import record
 
 _EPS = torch.finfo(torch.float32).eps
 
@@ -98,6 +99,8 @@ class ValuePromises:
         allowed = {name: subject.allowed(name) for name in VALUES}
         for number, ids in enumerate(subject.case.prompts):
             ours, reference = subject.read(number), subject.case.values(ids)
+            if number == len(subject.case.prompts) - 1:
+                record(subject, ours, reference)
             findings = differences(ours, reference, allowed)
             for key in ours.keys() - reference.keys():
                 # Interior values that transformers computes out of reach are checked against one another, below.
