@@ -120,3 +120,27 @@ def hostless_accelerator() -> Iterator[None]:
         # vLLM's CPU engine, started in this process, puts a stand-in of its own here and needs it until it ends.
         if torch.accelerator.empty_cache is nothing_to_empty:
             torch.accelerator.empty_cache = real
+
+
+@contextlib.contextmanager
+def weightless_scalars() -> Iterator[None]:
+    """Let a constructor read a number off a tensor that holds none, while the weightless tree is built.
+
+    vLLM's xIELU activation copies two of its buffers to the host and keeps them as numbers. On the meta device both steps
+    raise; here a copy stays where it is and a number is zero. Nothing runs on that tree, so nothing computes with them.
+    """
+    import torch
+
+    cpu, item = torch.Tensor.cpu, torch.Tensor.item
+
+    def copied(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor if tensor.is_meta else cpu(tensor, *args, **kwargs)
+
+    def number(tensor: Any) -> Any:
+        return 0.0 if tensor.is_meta else item(tensor)
+
+    torch.Tensor.cpu, torch.Tensor.item = copied, number  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.Tensor.cpu, torch.Tensor.item = cpu, item  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
 """Views for an engine whose forward runs here, with gradients: transformers.
 
-A private copy would fall out of the gradient's path, so a read hands out a *clone that takes the place of the original*:
-the model goes on with it. Edits before the block moves on reach the model, gradients flow through it, and a saved value
-stays what it was read as, because the next read at the same place replaces the tensor again.
+A private copy would fall out of the gradient's path, so a read hands out a clone and lets the model go on with *a clone of
+that*. Gradients flow through what was handed out, an edit of it reaches the model when the block moves on, and a saved value
+stays what it was read as, because the model, which may add into its tensors in place (Falcon's does), never holds it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LiveView(View):
         mediator.visit = visit
         served = self.standard(self.part(raw))
         if self.times is None and self.plus is None:
-            swap(visit, replaced(raw, self.select, self.location, served))
+            swap(visit, replaced(raw, self.select, self.location, served.clone()))
         mediator.held[self] = Held(served, served, raw)
         return served
 
@@ -108,16 +108,14 @@ class LiveView(View):
         mediator.held.pop(self, None)
 
     def land(self, held: Held) -> None:
-        if self.times is not None or self.plus is not None:
-            self.write(held.visit, held.served)
-        # Otherwise the model holds the edited tensor already.
+        self.write(held.visit, held.served)
 
     def write(self, raw: Any, new: torch.Tensor) -> None:
         mediator = StandardMediator.running(self.path)
         assert mediator.visit is not None
         live = self.part(raw)
-        new = new.to(device=live.device, dtype=live.dtype)
-        swap(mediator.visit, replaced(raw, self.select, self.location, self.native(new)))
+        new = self.native(new.to(device=live.device, dtype=live.dtype)).clone()
+        swap(mediator.visit, replaced(raw, self.select, self.location, new))
 
     def shape(self, raw: Any) -> tuple[int, ...]:
         return tuple(self.part(raw).shape)

@@ -6,7 +6,8 @@ wrong norm or a swapped head moves every number. The sizes are the smallest that
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ def tiny(
     folder: str | Path,
     *,
     keep: Collection[str] = (),
+    zero: Collection[str] = (),
+    bfloat16: Collection[str] = (),
+    raw: Mapping[str, Any] | None = None,
     seed: int = 0,
     **config: Any,
 ) -> Path:
@@ -53,6 +57,9 @@ def tiny(
         model_type: As ``config.json`` spells it; transformers must know it.
         folder: Where to write; made if it is missing.
         keep: Substrings of parameter names that keep their initial value plus noise although they are matrices.
+        zero: Substrings of names of parameters that are left at zero.
+        bfloat16: Substrings of names of parameters that are rounded, for an engine that keeps them in that dtype.
+        raw: Entries written into config.json as they stand, for keys that transformers' config class drops.
         seed: Of the random weights.
         **config: Everything the config is to say: ``**SIZES`` and what the architecture adds.
 
@@ -63,17 +70,27 @@ def tiny(
         ValueError: transformers knows no such ``model_type``.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     folder = Path(folder)
     torch.manual_seed(seed)
     settings = AutoConfig.for_model(model_type, **config)
-    classes: Any = AutoModelForCausalLM  # transformers leaves it untyped
-    model = classes.from_config(settings, attn_implementation="eager", dtype=torch.float32).eval()
+    classes: list[Any] = [AutoModelForCausalLM, AutoModelForImageTextToText]  # transformers leaves them untyped
+    multimodal = type(settings) not in classes[0]._model_mapping
+    model = classes[multimodal].from_config(settings, attn_implementation="eager", dtype=torch.float32).eval()
     randomize(model, keep=keep, seed=seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if any(part in name for part in zero):
+                parameter.zero_()
+            if any(part in name for part in bfloat16):
+                parameter.copy_(parameter.bfloat16())
     model.tie_weights()
     model.save_pretrained(folder)
     tokenizer(folder, vocabulary=int(settings.get_text_config().vocab_size))
+    if raw:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **raw}, indent=1))
     return folder
 
 

@@ -88,7 +88,7 @@ class Oracle:
                 self.seen[f"layers.{index - 1}.layer_output"] = stream
         # The record ends with the normed stream; what enters the norm is the stream itself.
         last = f"layers.{len(self.blocks) - 1}.layer_output"
-        self.seen[last] = self.seen.pop("entering norm", out.hidden_states[-1])
+        self.seen[last] = self.seen.pop("last stream")
         for index, pattern in enumerate(out.attentions or ()):
             if pattern is not None:
                 self.seen[f"layers.{index}.self_attn.attention_probabilities"] = pattern
@@ -107,13 +107,15 @@ class Oracle:
     @contextmanager
     def _hooked(self, steer: tuple[int, torch.Tensor] | None) -> Iterator[None]:
         handles = [part.register_forward_hook(self._contribution, with_kwargs=True) for part in self.home]
+        if steer is not None:  # first, so that the other hooks see what it adds
+            handles.append(self.blocks[steer[0]].register_forward_hook(self._adding(steer[1])))
         norm = module_at(self.model, self.declared.names["norm"])
         if norm is not None:
             handles.append(norm.register_forward_pre_hook(self._entering_norm))
+        else:  # a model without a last norm may still project the stream before it records it
+            handles.append(self.blocks[-1].register_forward_hook(self._leaving))
         embeddings = self.model.get_input_embeddings()
         handles.append(embeddings.register_forward_hook(self._embedded))
-        if steer is not None:
-            handles.append(self.blocks[steer[0]].register_forward_hook(self._adding(steer[1])))
         try:
             yield
         finally:
@@ -121,7 +123,13 @@ class Oracle:
                 handle.remove()
 
     def _entering_norm(self, _: nn.Module, args: Any) -> None:
-        self.seen["entering norm"] = args[0].detach().clone()
+        self.seen["last stream"] = args[0].detach().clone()
+
+    def _leaving(self, _: nn.Module, __: Any, output: Any) -> None:
+        stream = self.declared.stream
+        assert isinstance(stream, Stream)
+        leaving = output if stream.leaves is None else output[stream.leaves]
+        self.seen["last stream"] = leaving.detach().clone()
 
     def _embedded(self, _: nn.Module, __: Any, output: torch.Tensor) -> None:
         self.seen["token_embeddings"] = output.detach().clone()
@@ -157,11 +165,9 @@ class Oracle:
 
 def load(folder: str, attention: str) -> Any:
     """A checkpoint's model in float32, a multimodal one too."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention}
     classes: list[Any] = [AutoModelForCausalLM, AutoModelForImageTextToText]
-    try:
-        return classes[0].from_pretrained(folder, **options).eval()
-    except ValueError:
-        return classes[1].from_pretrained(folder, **options).eval()
+    multimodal = type(AutoConfig.from_pretrained(folder)) not in classes[0]._model_mapping
+    return classes[multimodal].from_pretrained(folder, **options).eval()

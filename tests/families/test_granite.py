@@ -1,0 +1,17 @@
+"""Granite under the conformance suite."""
+
+from __future__ import annotations
+
+from nnterp_vllm_core.testing import SIZES, ConformanceSuite
+
+
+class TestGranite(ConformanceSuite):
+    model_type = "granite"
+    config = {
+        **SIZES,
+        "embedding_multiplier": 6.0,
+        "logits_scaling": 2.0,
+        "residual_multiplier": 0.5,
+        "attention_multiplier": 0.1,
+    }
+    variants = {"tied": {"tie_word_embeddings": True}}

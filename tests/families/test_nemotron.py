@@ -1,0 +1,10 @@
+"""Nemotron under the conformance suite."""
+
+from __future__ import annotations
+
+from nnterp_vllm_core.testing import SIZES, ConformanceSuite
+
+
+class TestNemotron(ConformanceSuite):
+    model_type = "nemotron"
+    config = {**SIZES, "head_dim": 32}

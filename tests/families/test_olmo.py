@@ -1,0 +1,10 @@
+"""OLMo under the conformance suite."""
+
+from __future__ import annotations
+
+from nnterp_vllm_core.testing import SIZES, ConformanceSuite
+
+
+class TestOlmo(ConformanceSuite):
+    model_type = "olmo"
+    config = {**SIZES}

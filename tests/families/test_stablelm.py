@@ -1,0 +1,13 @@
+"""StableLM under the conformance suite."""
+
+from __future__ import annotations
+
+from nnterp_vllm_core.testing import SIZES, ConformanceSuite
+
+
+class TestStableLM(ConformanceSuite):
+    model_type = "stablelm"
+    config = {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+    variants = {"biases": {"use_qkv_bias": True}}
+    # vLLM reads the factor under its older name too.
+    checkpoint = {"raw": {"partial_rotary_factor": 0.5}}
