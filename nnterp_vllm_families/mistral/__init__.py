@@ -1,0 +1,41 @@
+"""Mistral, and Ministral 3, which vLLM runs on the same classes.
+
+    x -> input_layernorm -> self_attn -> + -> post_attention_layernorm -> mlp -> +
+
+vLLM fuses each ``+`` into the norm that follows, so its block takes and returns ``(hidden_states, residual)``. A
+sliding window, where the config has one, is every block's. Ministral 3 scales the queries of positions past its first
+context length, on both engines before they are read.
+"""
+
+from nnterp_vllm_core.family import At, Family, FusedStream, Implementation, Stream
+from nnterp_vllm_core.hookspecs import hookimpl
+
+MISTRAL = Family(
+    model_types=("mistral",),
+    vllm=Implementation(
+        source="vllm.model_executor.models.mistral",
+        block="MistralDecoderLayer",
+        stream=FusedStream(),
+    ),
+    transformers=Implementation(
+        source="transformers.models.mistral.modeling_mistral",
+        block="MistralDecoderLayer",
+        stream=Stream(),
+        values={"attention_output": At("self_attn.output", 0)},
+    ),
+)
+MINISTRAL3 = Family(
+    model_types=("ministral3",),
+    vllm=MISTRAL.vllm,
+    transformers=Implementation(
+        source="transformers.models.ministral3.modeling_ministral3",
+        block="Ministral3DecoderLayer",
+        stream=Stream(),
+        values={"attention_output": At("self_attn.output", 0)},
+    ),
+)
+
+
+@hookimpl
+def nnterp_vllm_families() -> list[Family]:
+    return [MISTRAL, MINISTRAL3]

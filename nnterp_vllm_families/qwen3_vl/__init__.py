@@ -1,0 +1,34 @@
+"""The text model of Qwen3-VL.
+
+    x -> input_layernorm -> self_attn -> + -> post_attention_layernorm -> mlp -> +
+
+vLLM fuses each ``+`` into the norm that follows, so its block takes and returns ``(hidden_states, residual)``. Query
+and key heads are normed. With an image the model adds visual features to the first blocks' output between blocks; on
+text it adds nothing.
+"""
+
+from nnterp_vllm_core.family import HF_WRAPPED, VLLM_WRAPPED, At, Family, FusedStream, Implementation, Stream
+from nnterp_vllm_core.hookspecs import hookimpl
+
+QWEN3_VL = Family(
+    model_types=("qwen3_vl",),
+    vllm=Implementation(
+        source="vllm.model_executor.models.qwen3_vl",
+        block="Qwen3VLDecoderLayer",
+        stream=FusedStream(),
+        names=VLLM_WRAPPED,
+    ),
+    transformers=Implementation(
+        source="transformers.models.qwen3_vl.modeling_qwen3_vl",
+        block="Qwen3VLTextDecoderLayer",
+        stream=Stream(),
+        names=HF_WRAPPED,
+        values={"attention_output": At("self_attn.output", 0)},
+    ),
+    notes=("Text prompts only. Load with language_model_only=True, so that vLLM hands the model input_ids.",),
+)
+
+
+@hookimpl
+def nnterp_vllm_families() -> list[Family]:
+    return [QWEN3_VL]
