@@ -9,32 +9,9 @@ import pytest
 import torch
 from support.blocks import FLOAT32, GREEDY
 from support.oracle import Oracle, gap
+from support.survey import read_all
 
 with_smollm2 = pytest.mark.parametrize("name", ["qwen2", "llama", "gpt2", "smollm2"], indirect=True, scope="session")
-
-
-def read_all(model: Any, prompt: str) -> dict[str, torch.Tensor]:
-    """Every tensor value of one prefill, under the keys that the oracle uses."""
-    layers = list(range(model.num_layers))
-    with model.trace(prompt, **GREEDY):
-        found = nnsight.save({})
-        found["input_ids"] = model.input_ids
-        found["token_embeddings"] = model.token_embeddings
-        for index in layers:
-            block, here = model.layers[index], f"layers.{index}"
-            found[f"{here}.layer_input"] = block.layer_input
-            found[f"{here}.self_attn.attention_queries"] = block.self_attn.attention_queries
-            found[f"{here}.self_attn.attention_keys"] = block.self_attn.attention_keys
-            found[f"{here}.self_attn.attention_values"] = block.self_attn.attention_values
-            found[f"{here}.self_attn.attention_scores"] = block.self_attn.attention_scores
-            found[f"{here}.self_attn.attention_probabilities"] = block.self_attn.attention_probabilities
-            found[f"{here}.self_attn.attention_head_outputs"] = block.self_attn.attention_head_outputs
-            found[f"{here}.self_attn.attention_output"] = block.self_attn.attention_output
-            found[f"{here}.mlp.mlp_output"] = block.mlp.mlp_output
-            found[f"{here}.layer_output"] = block.layer_output
-        found["logits"] = model.logits
-        found["next_token_probs"] = model.next_token_probs
-    return dict(found)
 
 
 @with_smollm2

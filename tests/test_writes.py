@@ -6,22 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.blocks import FLOAT32, GREEDY, at, logits_of
+from support.blocks import FLOAT32, GREEDY, WRITABLE, at, logits_of
 from support.oracle import Oracle, gap
 
-WRITABLE = (
-    "token_embeddings",
-    "layers.0.layer_input",
-    "layers.2.layer_input",
-    "layers.2.self_attn.attention_queries",
-    "layers.2.self_attn.attention_keys",
-    "layers.2.self_attn.attention_values",
-    "layers.2.self_attn.attention_head_outputs",
-    "layers.2.self_attn.attention_output",
-    "layers.2.mlp.mlp_output",
-    "layers.2.layer_output",
-    "layers.3.layer_output",
-)
 READ_ONLY = (
     "input_ids",
     "next_token_probs",

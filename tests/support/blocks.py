@@ -13,6 +13,21 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 1}
 #: value's largest magnitude.
 FLOAT32 = 1e-5
 
+#: Keys of writable values, as ``at`` takes them: every kind, and every place where a stream is held differently.
+WRITABLE = (
+    "token_embeddings",
+    "layers.0.layer_input",
+    "layers.2.layer_input",
+    "layers.2.self_attn.attention_queries",
+    "layers.2.self_attn.attention_keys",
+    "layers.2.self_attn.attention_values",
+    "layers.2.self_attn.attention_head_outputs",
+    "layers.2.self_attn.attention_output",
+    "layers.2.mlp.mlp_output",
+    "layers.2.layer_output",
+    "layers.3.layer_output",
+)
+
 
 def logits_of(model: Any, prompt: Any) -> torch.Tensor:
     """The logits of a clean run."""
