@@ -40,8 +40,8 @@ class Extra:
         meaning: One sentence.
         at: Where it is read, as in a family's declaration.
         of: The standard value it is computed from. An edit of that value earlier in the block counts.
-        compute: ``"module:function"``. Called in the engine's worker as ``function(value, layer)`` with a private copy
-            of the value and the layer's index (``None`` on the model); returns a tensor.
+        compute: ``"module:function"``. Called where the model runs (on vLLM in the worker) as ``function(value, layer=i)``
+            with a private copy of the value and the layer's index (``None`` on the model); returns a tensor.
         layers: The layers that have it; ``None`` for all.
     """
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from .contributions import function_of
 from .envoys import SLOT, StandardValue
-from .errors import BrokenPlugin
+from .errors import BrokenPlugin, DeclarationError
 from .extra import Extra
+from .live import ComputedView, LiveView
 from .protocol import VALUES
 from .tree import child_of, located
-from .views import DerivedView, MissingView, View, element, private
+from .views import DerivedView, MissingView, View, element
 
 
 def add_extras(model: Any, implementation: Any, extras: Sequence[Extra]) -> tuple[Extra, ...]:
@@ -20,7 +21,6 @@ def add_extras(model: Any, implementation: Any, extras: Sequence[Extra]) -> tupl
 
     Raises:
         BrokenPlugin: A value's name is taken on its envoy, or its function cannot be imported.
-        DeclarationError: A value is declared at a place that the model does not have.
     """
     for extra in extras:
         function = None if extra.compute is None else function_of(extra)
@@ -45,32 +45,56 @@ def _view(extra: Extra, function: Any, host: Any, block: Any, layer: int | None,
     if extra.layers is not None and layer not in extra.layers:
         return MissingView(extra.value, path, f"its plugin has it for the layers {list(extra.layers)} alone")
     if extra.at is not None:
-        found = located(extra.name, extra.at, block, implementation)
-        return DerivedView(extra.value, path, found.location, partial(_read, found))
+        try:
+            found = located(extra.name, extra.at, block, implementation)
+        except DeclarationError as error:  # a plugin meets families that its author never saw
+            return MissingView(extra.value, path, f"this model has no such place: {error}")
+        kind = ComputedView if _runs_here(block) else DerivedView
+        return kind(extra.value, path, found.location, partial(_read, found))
     source = VALUES[str(extra.of)]
     owner = block if source.host in ("model", "layer") else _envoy(block, source.host, implementation)
     view = None if owner is None else owner.__dict__[SLOT].get(source.name)
     if view is None or isinstance(view, MissingView):
         reason = "this block has no such part" if view is None else view.reason
         return MissingView(extra.value, path, f"it is computed from {source.name}, which is unavailable: {reason}")
+    if isinstance(view, LiveView | ComputedView):
+        return ThroughView(extra, path, view, partial(function, layer=layer))
     return DerivedView(extra.value, path, view.location, partial(_computed, view, function, layer))
 
 
+class ThroughView(View):
+    """A value computed from another view's value in a forward that runs here, so that gradients flow through it."""
+
+    derived = True
+
+    def __init__(self, extra: Extra, path: str, source: View, compute: Any) -> None:
+        super().__init__(extra.value, path, source.location)
+        self.source = source
+        self.compute = compute
+        self.prefill_only = False
+
+    def get(self) -> Any:
+        return self.compute(self.source.get())
+
+
+def _runs_here(envoy: Any) -> bool:
+    """Whether the forward runs in this process's autograd, on transformers."""
+    return any(isinstance(view, LiveView) for view in envoy.__dict__[SLOT].values())
+
+
 def _read(found: Any, raw: Any) -> Any:
-    live = element(raw, found.select, found.location)
-    rows = private(live.shape, live)
-    rows.copy_(live)
+    rows = element(raw, found.select, found.location).clone()
     if found.times is not None:
-        rows.mul_(found.times())
+        rows = rows * found.times()
     plus = None if found.plus is None else found.plus()
     if plus is not None:
-        rows.add_(plus)
+        rows = rows + plus
     return rows.unsqueeze(0) if rows.ndim == 2 else rows
 
 
 def _computed(view: View, function: Any, layer: int | None, raw: Any) -> Any:
     served, _ = view.copy(raw)
-    return function(served, layer)
+    return function(served, layer=layer)
 
 
 def _put(envoy: Any, extra: Extra, view: View) -> None:

@@ -13,8 +13,10 @@ from nnsight.modeling.transformers import TransformersModel
 
 from . import interior, loader
 from .checkpoint import raw_model_type, read_config, text_config
+from .contributions import Contributions
 from .envoys import SLOT, ModelValues, StandardValue
 from .errors import UnsupportedEngine, UnsupportedFamily
+from .extra_views import add_extras
 from .family import SIZES, Family, FusedStream, Implementation, Missing
 from .live import ComputedView, LiveView
 from .mediator import StandardMediator
@@ -88,12 +90,15 @@ class StandardizedTransformer(StandardMethods, ModelValues, TransformersModel):
                 loader.find(raw)
             config = read_config(repo_id, **kwargs)
         plugin = loader.find(config.model_type) if family is None else loader.override(family, config.model_type)
+        name = repo_id if isinstance(repo_id, str) else str(getattr(config, "name_or_path", ""))
+        self._contributions = Contributions.to(plugin, config.model_type, name)
+        self._contributions.loading(kwargs)
         self.family: Family = plugin.family
         if self.family.transformers is None:
             raise UnsupportedFamily(f"Family {self.family.__name__} declares no transformers implementation.")
         self._declared: Implementation = self.family.transformers
-        for name in SIZES:
-            setattr(self, name, self.family.size(name, text_config(config)))
+        for size in SIZES:
+            setattr(self, size, self.family.size(size, text_config(config)))
         self._interior = self._choose_attention(attn_implementation, repo_id)
         options: dict[str, Any] = {"rename": self._tree_rename, "envoys": self._tree_envoys}
         if isinstance(repo_id, str):
@@ -150,6 +155,7 @@ class StandardizedTransformer(StandardMethods, ModelValues, TransformersModel):
 
     def _settle_tree(self) -> None:
         bind(self, self.plan, self._interior)
+        self._extras = add_extras(self, self.plan.implementation, self._contributions.extras())
         self._sampler = Sampler()
         # Beside nnsight's own `generator`: a module of ours that the drawn tokens pass through.
         self._sampling_envoy = self._wrap_standalone("sampled", self._sampler.point)

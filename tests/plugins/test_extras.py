@@ -121,6 +121,44 @@ def test_a_plugin_can_veto_a_load_or_warn_about_it(seen: dict[str, Any], checkpo
     assert seen["warned"] == ["dictionary: a tiny model"]
 
 
+ON_TRANSFORMERS = """
+import sys, torch
+from nnterp_vllm_core import StandardizedTransformer
+model = StandardizedTransformer(sys.argv[1], dispatch=True, dtype=torch.float32)
+layer = model.layers[1]
+with model.trace("The Eiffel Tower is in"):
+    gate = layer.mlp.gate.save()
+    mlp = layer.mlp.mlp_output.save()
+    features = layer.mlp.features.save()
+    doubled = layer.doubled_stream.save()
+    stream = layer.layer_output.save()
+    top = model.top_logit.save()
+    logits = model.logits.save()
+same = [torch.equal(features, torch.relu(mlp[..., :8]) + 1), torch.equal(doubled, stream * 2)]
+print(*same, torch.equal(top, logits.amax(-1)))
+print(gate.shape[-1], features.requires_grad)
+with model.trace("The Eiffel Tower is in"):
+    layer.mlp.mlp_output[:] = 3.0
+    edited = layer.mlp.features.save()
+print(bool((edited == 4.0).all()), model.support()["layers.*.mlp.features"])
+try:
+    with model.trace("The Eiffel Tower is in"):
+        layer.mlp.features = layer.mlp.features * 2
+except Exception as error:
+    print(str(error).strip().splitlines()[-1])
+"""
+
+
+def test_the_same_plugin_serves_transformers(site: Site, checkpoints: dict[str, Path]) -> None:
+    done = site.run("-c", ON_TRANSFORMERS, str(checkpoints["llama"]))
+    assert done.returncode == 0, done.stderr
+    same, gradients, edited, assigned = done.stdout.splitlines()
+    assert same == "True True True"
+    assert gradients == "256 True"
+    assert edited == "True served (read-only; not in layers [0, 3]: its plugin has it for the layers [1, 2] alone)"
+    assert "model.model.layers.1.mlp.features cannot be assigned" in assigned
+
+
 GOOD: dict[str, Any] = {"name": "features", "host": "mlp", "axes": ("batch",), "meaning": "Some."}
 
 
