@@ -39,7 +39,7 @@ def nnterp_vllm_families() -> Sequence[Family]:  # type: ignore[empty-body]
     import torch, vLLM or nnsight.
 
     Returns:
-        One `Family` for each implementation; together they cover the entry points' model types.
+        One `Family` or more; together they cover the model types that the entry points name.
     """
 
 
