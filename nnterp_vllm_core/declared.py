@@ -6,8 +6,9 @@ have, and what this engine's options forbid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from .extra import Extra
 from .family import Implementation, Missing
 from .protocol import VALUES, Value
 
@@ -15,9 +16,18 @@ from .protocol import VALUES, Value
 _NO_PADDING = "a request is one unpadded sequence, so every position holds a token"
 
 
-def declared_support(implementation: Implementation) -> Mapping[str, str]:
-    """Value path to ``"served"`` with its limits, or ``"unavailable: ..."``, on the vLLM engine."""
-    return {value.path: _status(value, implementation) for value in VALUES.values()}
+def declared_support(implementation: Implementation, extras: Sequence[Extra] = ()) -> Mapping[str, str]:
+    """Value path to ``"served"`` with its limits, or ``"unavailable: ..."``, on the vLLM engine; ``extras`` come last."""
+    standard = {value.path: _status(value, implementation) for value in VALUES.values()}
+    return standard | {extra.value.path: _status_of_extra(extra, implementation) for extra in extras}
+
+
+def _status_of_extra(extra: Extra, implementation: Implementation) -> str:
+    source = "served" if extra.of is None else _status(VALUES[extra.of], implementation)
+    if source.startswith("unavailable"):
+        return f"unavailable: it is computed from {extra.of}, which is {source}"
+    status = _status(extra.value, implementation)
+    return status if extra.layers is None else status.replace("(", f"(layers {list(extra.layers)} alone; ")
 
 
 def _status(value: Value, implementation: Implementation) -> str:

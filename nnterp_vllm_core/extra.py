@@ -59,6 +59,10 @@ class Extra:
             raise DeclarationError(f"Extra name {self.name!r}: a block reads it as an attribute; use a public identifier.")
         if self.name in VALUES:
             raise DeclarationError(f"Extra {self.name!r}: this is a standard value's name, which no plugin can redefine.")
+        if not isinstance(self.axes, tuple) or not isinstance(self.layers, tuple | None):
+            raise DeclarationError(
+                f"Extra {self.name!r}: axes and layers are tuples; got {self.axes!r} and {self.layers!r}."
+            )
         if not self.meaning.strip():
             raise DeclarationError(f"Extra {self.name!r}: meaning is empty; say in one sentence what it holds.")
         if (self.at is None) == (self.of is None):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..checkpoint import raw_config
+from ..contributions import Contributions
 from ..declared import declared_support
 from ..engine import engine_version
 from ..errors import UnsupportedFamily
@@ -28,7 +29,8 @@ def support(
     if not isinstance(model_type, str):
         raise UnsupportedFamily(f"{checkpoint!r}: its config.json names no model_type, so no family can be looked up.")
     plugin = find(model_type)
-    answers = {title: declared_support(one) for title, one in _applying(plugin.family)}
+    extras = Contributions.to(plugin, model_type, checkpoint).extras()
+    answers = {title: declared_support(one, extras) for title, one in _applying(plugin.family)}
     if as_json:
         typer.echo(json.dumps(_as_json(model_type, plugin, answers), indent=2))
         return

@@ -94,6 +94,21 @@ def test_support_answers_from_the_config_alone(site: Site, tmp_path: Path) -> No
     assert answer["distribution"] == "nnterp-vllm-gpt2"
 
 
+def test_support_lists_what_plugins_add(site: Site, tmp_path: Path) -> None:
+    source = """
+    from nnterp_vllm_core.extra import Extra
+    from nnterp_vllm_core.hookspecs import hookimpl
+
+    @hookimpl
+    def nnterp_vllm_values():
+        return [Extra(name="features", host="mlp", axes=(), meaning="Some.", of="mlp_output", compute="a:b", layers=(3,))]
+    """
+    site.install("dictionary", source=source, plugin=True)
+    done = site.cli("support", write_config(tmp_path / "llama", '{"model_type": "llama"}'))
+    (line,) = [line for line in done.stdout.splitlines() if "features" in line]
+    assert line.split(None, 1) == ["layers.*.mlp.features", "served (layers [3] alone; read-only)"]
+
+
 def test_support_needs_no_vllm_and_then_shows_every_declaration(site: Site, tmp_path: Path) -> None:
     (site.folder / "sitecustomize.py").write_text(
         "import importlib.util as u\nreal = u.find_spec\n"

@@ -168,6 +168,7 @@ GOOD: dict[str, Any] = {"name": "features", "host": "mlp", "axes": ("batch",), "
         ({"name": "two words"}, "a block reads it as an attribute"),
         ({"name": "_private"}, "a block reads it as an attribute"),
         ({"name": "layer_input"}, "this is a standard value's name"),
+        ({"axes": ["batch"]}, "axes and layers are tuples; got ['batch'] and None"),
         ({"meaning": " "}, "meaning is empty"),
         ({"of": None, "compute": None}, "give either at= (a place) or of= (a standard value)"),
         ({"at": At("mlp.output")}, "give either at= (a place) or of= (a standard value)"),
