@@ -68,9 +68,9 @@ class Clean:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wheels of the core and of two families, as ``make wheels`` builds them."""
+    """Wheels of the core and of every family, as ``make wheels`` builds them."""
     folder = tmp_path_factory.mktemp("dist")
-    families = [str(ROOT / "nnterp_vllm_families" / name) for name in ("qwen2", "llama")]
+    families = [str(folder) for folder in FAMILIES]
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
     done = subprocess.run([*command, str(folder), str(ROOT), *families], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -137,14 +137,20 @@ def test_a_plugin_made_by_new_builds_installs_and_traces(clean: Clean, tmp_path:
     assert seen["identity"] <= IDENTITY
 
 
-def test_a_wheel_holds_one_family_and_its_type_marker(wheels: Path) -> None:
-    (wheel,) = wheels.glob("nnterp_vllm_qwen2-*.whl")
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == {"nnterp_vllm_families/qwen2/__init__.py", "nnterp_vllm_families/qwen2/py.typed"}
+def test_the_cores_wheel_holds_the_core_alone(wheels: Path) -> None:
     (core,) = wheels.glob(f"nnterp_vllm-{__version__}-*.whl")
     names = set(zipfile.ZipFile(core).namelist())
     assert {"nnterp_vllm_core/py.typed", "nnterp_vllm_core/template/pyproject.toml.txt"} <= names
     assert not any(name.startswith("nnterp_vllm_families") for name in names)
+    assert len(list(wheels.glob("*.whl"))) == len(FAMILIES) + 1
+
+
+@pytest.mark.parametrize("folder", FAMILIES, ids=lambda folder: folder.name)
+def test_a_familys_wheel_holds_its_package_and_type_marker_alone(wheels: Path, folder: Path) -> None:
+    (wheel,) = wheels.glob(f"nnterp_vllm_{folder.name}-*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert all(Path(name).parent == Path("nnterp_vllm_families", folder.name) for name in names)
+    assert {"__init__.py", "py.typed"} <= {Path(name).name for name in names}
 
 
 @pytest.mark.parametrize("folder", FAMILIES, ids=lambda folder: folder.name)
