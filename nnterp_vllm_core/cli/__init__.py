@@ -10,6 +10,7 @@ import sys
 import typer
 
 from ..errors import NnterpVLLMError
+from .agreement import agreement as agreement_command
 from .check import check as check_command
 from .doctor import doctor as doctor_command
 from .families import families as families_command
@@ -29,6 +30,7 @@ app.command("support")(support_command)
 app.command("doctor")(doctor_command)
 app.command("new")(new_command)
 app.command("check")(check_command)
+app.command("agreement")(agreement_command)
 
 
 def main() -> None:
