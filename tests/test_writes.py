@@ -73,6 +73,36 @@ def test_an_assignment_without_a_read_before_reaches_the_model(model: Any, oracl
     assert gap(stream, oracle(prompt, {key: lambda t: t * 0.25})["layers.3.layer_output"]) <= FLOAT32
 
 
+@pytest.mark.parametrize("head", [0, 3, -1])
+def test_ablating_a_head_does_what_it_does_in_transformers(model: Any, oracle: Oracle, prompt: str, head: int) -> None:
+    attention = model.layers[1].self_attn
+    with model.trace(prompt, **GREEDY):
+        attention.attention_head_outputs[:, :, head] = 0
+        logits = model.logits.save()
+
+    def ablated(heads: torch.Tensor) -> torch.Tensor:
+        heads[:, :, head] = 0
+        return heads
+
+    assert gap(logits, oracle(prompt, {"layers.1.self_attn.attention_head_outputs": ablated})["logits"]) <= FLOAT32
+
+
+def test_an_edit_of_queries_shows_in_the_pattern_that_is_recomputed(model: Any, oracle: Oracle, prompt: str) -> None:
+    attention = model.layers[1].self_attn
+    with model.trace(prompt, **GREEDY):
+        before = attention.attention_probabilities.save()
+        attention.attention_queries[:, 1] *= 3
+        after = attention.attention_probabilities.save()
+
+    def tripled(queries: torch.Tensor) -> torch.Tensor:
+        queries[:, 1] *= 3
+        return queries
+
+    key = "layers.1.self_attn.attention"
+    assert gap(before, oracle(prompt)[f"{key}_probabilities"]) <= FLOAT32
+    assert gap(after, oracle(prompt, {f"{key}_queries": tripled})[f"{key}_probabilities"]) <= FLOAT32
+
+
 def test_writing_logits_changes_what_is_sampled(model: Any, prompt: str) -> None:
     with model.trace(prompt, **GREEDY) as tracer:
         model.logits[:] = 0
