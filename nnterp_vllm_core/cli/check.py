@@ -123,7 +123,17 @@ def _conforms(entries: list[Entry], tests: str) -> bool:
         return True
     typer.echo(f"conformance: {', '.join(files)}")
     # The files are not called test_*.py and may lie in site-packages, which pytest takes when they are named.
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib", "-q", *files]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "-q",
+        "--disable-warnings",
+        *files,
+    ]
     passed = subprocess.run(command, check=False).returncode == 0
     typer.echo(f"conformance: {'ok' if passed else 'failed'}")
     return passed

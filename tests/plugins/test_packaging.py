@@ -137,6 +137,18 @@ def test_a_plugin_made_by_new_builds_installs_and_traces(clean: Clean, tmp_path:
     assert seen["identity"] <= IDENTITY
 
 
+def test_what_new_writes_passes_its_own_check(clean: Clean, tmp_path: Path) -> None:
+    """The whole way of a stranger: new, install, check with the conformance test on the engine."""
+    made = clean.run("nnterp-vllm", "new", "toy", "--folder", str(tmp_path / "toy"))
+    assert made.returncode == 0, made.stderr
+    clean.install("--no-build-isolation", str(tmp_path / "toy"))
+    checked = clean.run("nnterp-vllm", "check", "toy")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    lines = checked.stdout.splitlines()
+    assert lines[:2] == ["nnterp-vllm-toy 0.1.0: model types toy", "declaration: ok"]
+    assert lines[-1] == "conformance: ok"
+
+
 def test_the_cores_wheel_holds_the_core_alone(wheels: Path) -> None:
     (core,) = wheels.glob(f"nnterp_vllm-{__version__}-*.whl")
     names = set(zipfile.ZipFile(core).namelist())
