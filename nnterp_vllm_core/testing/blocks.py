@@ -122,7 +122,7 @@ class Runner:
         with self.quiet():
             with model.trace(prompt, **settings):
                 value = getattr(envoy, name).clone().save()
-        found: torch.Tensor = value
+        found: torch.Tensor = value.cpu()
         return found[:, -1:] if key == "logits" else found
 
     def edited(self, ids: Ids, key: str, *, assign: bool = False) -> dict[str, torch.Tensor]:
@@ -165,7 +165,8 @@ class Runner:
         return self._tidy(dict(found))
 
     def _tidy(self, found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """transformers gives the logits of every position, vLLM the last one's."""
+        """On the CPU; transformers gives the logits of every position, vLLM the last one's."""
+        found = {key: value.cpu() for key, value in found.items()}
         if "logits" in found:
             found["logits"] = found["logits"][:, -1:]
         return found

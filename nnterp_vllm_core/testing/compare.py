@@ -52,6 +52,7 @@ def gap(ours: torch.Tensor, reference: torch.Tensor) -> float:
 
 def compared(key: str, ours: torch.Tensor, reference: torch.Tensor, allowed: float) -> Finding | None:
     """What is wrong with one value, if anything."""
+    ours, reference = ours.cpu(), reference.cpu()
     if tuple(ours.shape) != tuple(reference.shape):
         return Finding(key=key, observed=f"shape {tuple(ours.shape)}", allowed=f"shape {tuple(reference.shape)}")
     if not reference.is_floating_point():

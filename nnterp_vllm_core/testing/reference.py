@@ -55,6 +55,7 @@ class Reference:
 
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")}
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # a card's own arithmetic is what is tested, not the reference's
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )

@@ -8,7 +8,7 @@ before its kernel and vLLM inside it; ``attention_queries`` are the scaled ones 
 
 from dataclasses import replace
 
-from nnterp_vllm_core.family import LLAMA_NAMES, Arg, At, Family, Implementation, Stream
+from nnterp_vllm_core.family import LLAMA_NAMES, Arg, At, Family, Implementation, Place, Stream
 from nnterp_vllm_core.hookspecs import hookimpl
 
 NAMES = {name: path.replace("model.", "model.decoder.") for name, path in LLAMA_NAMES.items()}
@@ -25,7 +25,7 @@ VLLM = Implementation(
     },
     before_head=("norm", "model.decoder.project_out"),
 )
-HF_VALUES = {
+HF_VALUES: dict[str, Place] = {
     "attention_output": At("self_attn.output", 0),
     "token_embeddings": (At(".model.decoder.project_in.output"), At(".embed_tokens.output")),
 }
