@@ -3,9 +3,8 @@ r"""Command R (cohere) and Command R7B, Command A (cohere2).
     x -> input_layernorm -> self_attn -> +
              \-----------> mlp -------> +
 
-Both parts read one norm of the stream. vLLM returns ``(stream, what entered)`` and sums the two contributions over
-ranks together, so each is read at its last projection. Logits are scaled. cohere2 turns positions off in its full
-blocks.
+Both parts read one norm of the stream. vLLM returns ``(stream, what entered)`` and sums the contributions over ranks
+together, so each is read at its last projection. Logits are scaled. cohere2's full blocks leave positions out.
 """
 
 from dataclasses import replace

@@ -22,6 +22,7 @@ ERNIE4_5 = Family(
         stream=Stream(),
         values={"attention_output": At("self_attn.output", 0)},
     ),
+    notes=("With use_bias vLLM leaves out the biases, which transformers adds.",),
 )
 
 

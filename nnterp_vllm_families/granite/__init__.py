@@ -12,7 +12,7 @@ from dataclasses import replace
 from nnterp_vllm_core.family import Arg, At, Family, Implementation, Stream
 from nnterp_vllm_core.hookspecs import hookimpl
 
-MLP = At("mlp.output", times="residual_multiplier")
+MLP = {"mlp_output": At("mlp.output", times="residual_multiplier")}
 VLLM = Implementation(
     source="vllm.model_executor.models.granite",
     block="GraniteDecoderLayer",
@@ -20,19 +20,16 @@ VLLM = Implementation(
     values={
         "token_embeddings": At(".embed_tokens.output", times=".model.config.embedding_multiplier"),
         "attention_output": At("self_attn.output", times="residual_multiplier"),
-        "mlp_output": MLP,
+        **MLP,
     },
 )
-HF = replace(
-    VLLM,
-    source="transformers.models.granite.modeling_granite",
-    stream=Stream(),
-    values={
-        "token_embeddings": At(".embed_tokens.output", times=".model.embedding_multiplier"),
-        "attention_output": At("self_attn.output", 0, times="residual_multiplier"),
-        "mlp_output": MLP,
-    },
-)
+HF_VALUES = {
+    "token_embeddings": At(".embed_tokens.output", times=".model.embedding_multiplier"),
+    "attention_output": At("self_attn.output", 0, times="residual_multiplier"),
+    **MLP,
+}
+SOURCE = "transformers.models.granite.modeling_granite"
+HF = replace(VLLM, source=SOURCE, stream=Stream(), values=HF_VALUES)
 GRANITE = Family(model_types=("granite",), vllm=VLLM, transformers=HF)
 
 

@@ -4,8 +4,8 @@
     x -> input_layernorm -> self_attn -> post_norm1 -> * -> +
       -> post_attention_layernorm -> mlp -> post_norm2 -> * -> +
 
-Contributions pass a norm where ``use_post_norm`` is set, and are multiplied by ``residual_multiplier``. Logits are
-multiplied by ``logits_scaling``. vLLM's block returns ``(stream, stream before mlp)``.
+Contributions pass the norms where ``use_post_norm`` is set, then ``residual_multiplier``. Logits are multiplied by
+``logits_scaling``. vLLM's block returns ``(stream, stream before mlp)``.
 """
 
 from dataclasses import replace
@@ -15,26 +15,18 @@ from nnterp_vllm_core.hookspecs import hookimpl
 
 ATTENTION = tuple(At(it, times="residual_multiplier") for it in ("post_norm1.output", "self_attn.output"))
 MLP = tuple(At(it, times="residual_multiplier") for it in ("post_norm2.output", "mlp.output"))
-EMBEDDINGS = ".embed_tokens.output"
+ADDED = {"attention_output": ATTENTION, "mlp_output": MLP}
 VLLM = Implementation(
     source="vllm.model_executor.models.hyperclovax",
     block="HyperCLOVAXDecoderLayer",
     stream=Stream(enters=Arg(1, "hidden_states"), leaves=0),
-    values={
-        "token_embeddings": At(EMBEDDINGS, times=".model.config.embedding_multiplier"),
-        "attention_output": ATTENTION,
-        "mlp_output": MLP,
-    },
+    values={**ADDED, "token_embeddings": At(".embed_tokens.output", times=".model.config.embedding_multiplier")},
 )
 HF = replace(
     VLLM,
     source="transformers.models.hyperclovax.modeling_hyperclovax",
     stream=Stream(),
-    values={
-        "token_embeddings": At(EMBEDDINGS, times=".model.embedding_multiplier"),
-        "attention_output": ATTENTION[0],
-        "mlp_output": MLP[0],
-    },
+    values={**ADDED, "token_embeddings": At(".embed_tokens.output", times=".model.embedding_multiplier")},
     head=(("times", "logits_scaling"),),
 )
 HYPERCLOVAX = Family(model_types=("hyperclovax",), vllm=VLLM, transformers=HF)

@@ -7,33 +7,25 @@ sliding window, where the config has one, is every block's. Ministral 3 scales t
 context length, on both engines before they are read.
 """
 
+from dataclasses import replace
+
 from nnterp_vllm_core.family import At, Family, FusedStream, Implementation, Stream
 from nnterp_vllm_core.hookspecs import hookimpl
 
-MISTRAL = Family(
-    model_types=("mistral",),
-    vllm=Implementation(
-        source="vllm.model_executor.models.mistral",
-        block="MistralDecoderLayer",
-        stream=FusedStream(),
-    ),
-    transformers=Implementation(
-        source="transformers.models.mistral.modeling_mistral",
-        block="MistralDecoderLayer",
-        stream=Stream(),
-        values={"attention_output": At("self_attn.output", 0)},
-    ),
+VLLM = Implementation(
+    source="vllm.model_executor.models.mistral",
+    block="MistralDecoderLayer",
+    stream=FusedStream(),
 )
-MINISTRAL3 = Family(
-    model_types=("ministral3",),
-    vllm=MISTRAL.vllm,
-    transformers=Implementation(
-        source="transformers.models.ministral3.modeling_ministral3",
-        block="Ministral3DecoderLayer",
-        stream=Stream(),
-        values={"attention_output": At("self_attn.output", 0)},
-    ),
+HF = Implementation(
+    source="transformers.models.mistral.modeling_mistral",
+    block="MistralDecoderLayer",
+    stream=Stream(),
+    values={"attention_output": At("self_attn.output", 0)},
 )
+HF3 = replace(HF, source="transformers.models.ministral3.modeling_ministral3", block="Ministral3DecoderLayer")
+MISTRAL = Family(model_types=("mistral",), vllm=VLLM, transformers=HF)
+MINISTRAL3 = Family(model_types=("ministral3",), vllm=VLLM, transformers=HF3)
 
 
 @hookimpl

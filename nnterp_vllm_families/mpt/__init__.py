@@ -2,8 +2,8 @@
 
     x -> norm_1 -> attn -> + -> norm_2 -> ffn -> +
 
-The block adds both contributions. Positions enter as ALiBi, and the head is the embedding. In transformers ``ffn`` adds
-the stream itself, so its last projection makes the contribution.
+Positions enter as ALiBi, and the head is the embedding. In transformers ``ffn`` adds the stream itself, so its last
+projection makes the contribution. vLLM runs MPT up to 0.28.
 """
 
 from dataclasses import replace
@@ -32,7 +32,6 @@ MPT = Family(
     transformers=HF,
     sizes={"intermediate_size": ("expansion_ratio * hidden_size",)},
     validated=">=0.26,<0.29",
-    notes=("vLLM runs MPT up to 0.28.",),
 )
 
 

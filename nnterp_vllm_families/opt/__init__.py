@@ -2,8 +2,7 @@
 
     x -> self_attn_layer_norm -> self_attn -> + -> final_layer_norm -> fc1 -> relu -> fc2 -> +
 
-There is no feed-forward module: ``fc2`` makes the contribution and stands for ``mlp``. transformers scales the queries
-before its kernel and vLLM inside it; ``attention_queries`` are the scaled ones on both.
+``fc2`` makes the second contribution and stands for ``mlp``. Queries are served scaled, as transformers has them.
 """
 
 from dataclasses import replace
@@ -25,10 +24,8 @@ VLLM = Implementation(
     },
     before_head=("norm", "model.decoder.project_out"),
 )
-HF_VALUES: dict[str, Place] = {
-    "attention_output": At("self_attn.output", 0),
-    "token_embeddings": (At(".model.decoder.project_in.output"), At(".embed_tokens.output")),
-}
+HF_EMBEDDINGS = (At(".model.decoder.project_in.output"), At(".embed_tokens.output"))
+HF_VALUES: dict[str, Place] = {"attention_output": At("self_attn.output", 0), "token_embeddings": HF_EMBEDDINGS}
 OPT = Family(
     model_types=("opt",),
     vllm=VLLM,

@@ -23,6 +23,7 @@ QWEN3 = Family(
         stream=Stream(),
         values={"attention_output": At("self_attn.output", 0)},
     ),
+    notes=("With attention_bias vLLM leaves out the output projection's bias, which transformers adds.",),
 )
 
 
