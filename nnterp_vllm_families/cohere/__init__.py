@@ -30,7 +30,7 @@ HF = Implementation(
 )
 HF2 = replace(HF, source="transformers.models.cohere2.modeling_cohere2", block="Cohere2DecoderLayer")
 NO_HEAD = "vLLM's model has no lm_head module: its head is embed_tokens. Use project_on_vocab."
-WINDOW = "From 0.27 on vLLM's window is one token longer than transformers', as Cohere trained it."
+WINDOW = "After 0.28 vLLM's sliding window is one token longer than transformers', as Cohere trained it."
 COHERE = Family(model_types=("cohere",), vllm=VLLM, transformers=HF, notes=(NO_HEAD,))
 COHERE2 = Family(model_types=("cohere2",), vllm=VLLM, transformers=HF2, notes=(NO_HEAD, WINDOW))
 

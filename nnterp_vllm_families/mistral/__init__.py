@@ -3,8 +3,7 @@
     x -> input_layernorm -> self_attn -> + -> post_attention_layernorm -> mlp -> +
 
 vLLM fuses each ``+`` into the norm that follows, so its block takes and returns ``(hidden_states, residual)``. A
-sliding window, where the config has one, is every block's. Ministral 3 scales the queries of positions past its first
-context length, on both engines before they are read.
+sliding window, where the config has one, is every block's. Ministral 3 scales the queries of late positions.
 """
 
 from dataclasses import replace
@@ -25,7 +24,8 @@ HF = Implementation(
 )
 HF3 = replace(HF, source="transformers.models.ministral3.modeling_ministral3", block="Ministral3DecoderLayer")
 MISTRAL = Family(model_types=("mistral",), vllm=VLLM, transformers=HF)
-MINISTRAL3 = Family(model_types=("ministral3",), vllm=VLLM, transformers=HF3)
+SCALING = "vLLM scales queries by the config's llama_4_scaling alone, transformers by its rope_parameters."
+MINISTRAL3 = Family(model_types=("ministral3",), vllm=VLLM, transformers=HF3, notes=(SCALING,))
 
 
 @hookimpl

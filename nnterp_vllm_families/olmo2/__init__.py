@@ -3,7 +3,7 @@
     x -> self_attn -> post_attention_layernorm -> + -> mlp -> post_feedforward_layernorm -> +
 
 There is no norm before a part, and one after it. Queries and keys are normed over all heads at once. vLLM runs OLMo 2,
-and from 0.27 on OLMo 3, on its Transformers backend.
+and in its newer versions OLMo 3, on its Transformers backend.
 """
 
 from dataclasses import replace
