@@ -13,13 +13,16 @@ from support.engines import Engines, stop
 from support.page import blocks
 from support.scripts import run
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "specification.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "specification.md"
 REPO = "HuggingFaceTB/SmolLM2-135M-Instruct"
 ENGINE = 'dispatch=True, max_model_len=128, distributed_executor_backend="uni"'
 
 
 @pytest.mark.parametrize("name", ["smollm2", "qwen2"], indirect=True, scope="session")
 def test_every_block_of_the_page_runs_and_prints_what_it_shows(name: str, engines: Engines) -> None:
+    import vllm  # noqa: F401 - its log goes to what is stdout when it is imported, which must not be a block's
+
     engines.close()
     namespace: dict[str, Any] = {"__name__": "specification"}
     printed = []
@@ -69,6 +72,20 @@ def _shapes(page: dict[str, Any]) -> None:
         page["shapes"] == [((1, seq, hidden), (1, 1, model.vocab_size))] + [((1, 1, hidden), (1, 1, model.vocab_size))] * 2
     )
     assert not torch.equal(page["edited"], page["clean"])
+
+
+@pytest.mark.parametrize("name", ["smollm2"], indirect=True, scope="session")
+def test_the_front_pages_example_runs(name: str, engines: Engines) -> None:
+    engines.close()
+    (example,) = blocks(ROOT / "README.md")
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        own = {"Qwen/Qwen2.5-0.5B": str(engines.checkpoints[name]), "dispatch=True": ENGINE}
+        (line,) = example.run(namespace, own)
+    finally:
+        if "model" in namespace:
+            stop(namespace["model"])
+    assert line.startswith(" Paris tensor(")
 
 
 def test_the_agreement_command_prints_a_table_within_float32(checkpoints: dict[str, Path]) -> None:

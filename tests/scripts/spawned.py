@@ -1,0 +1,87 @@
+"""What an engine with a spawned worker does, as a user's script would see it; the answers go to a JSON file.
+
+python spawned.py CHECKPOINT OUT
+"""
+
+import json
+import os
+import sys
+
+import nnsight
+import torch
+
+from nnterp_vllm_core import StandardizedVLLM
+from nnterp_vllm_core.envoys import MlpEnvoy
+
+PROMPT = "The Eiffel Tower is in the city of"
+
+
+class Doubled(MlpEnvoy):
+    """A user's own envoy, defined in the script itself."""
+
+    @property
+    def doubled(self) -> torch.Tensor:
+        return self.mlp_output * 2
+
+
+def main(checkpoint: str, out: str) -> None:
+    answers = {}
+    model = StandardizedVLLM(
+        checkpoint,
+        dispatch=True,
+        dtype="float32",
+        max_model_len=128,
+        rename={"model.layers": "blocks", "model.norm": "last_norm"},
+        envoys={"model.model.layers.*.mlp": Doubled},
+    )
+    settings = {"temperature": 0.0, "max_tokens": 1}
+    answers["driver"] = os.getpid()
+
+    with model.trace(PROMPT, **settings):
+        worker = torch.tensor(os.getpid()).save()
+        mlp = model.blocks[1].mlp.mlp_output.save()
+        doubled = model.blocks[1].mlp.doubled.save()
+        entering = model.last_norm.input.save()
+        logits = model.logits.save()
+    answers["worker"] = worker.item()
+    answers["user's envoy"] = torch.equal(mlp * 2, doubled)
+    answers["user's name"] = list(entering.shape)
+    answers["logits"] = logits[0, 0].tolist()
+
+    try:
+        with model.trace(PROMPT, **settings):
+            raise LookupError("the user's own words")
+    except RuntimeError as error:
+        answers["error"] = str(error).splitlines()[0]
+    with model.trace(PROMPT, **settings) as tracer:
+        tracer.stop()
+    with model.trace(PROMPT, **settings):
+        again = model.logits.save()
+    answers["alive"] = torch.equal(again, logits)
+
+    def sizes() -> list[int]:
+        """Bytes that an all-layers loop ships, run after run."""
+        found = []
+        generate = model.vllm_entrypoint.generate
+
+        def measured(prompts, sampling_params, **kwargs):
+            found.append(len(sampling_params[0].extra_args["nnsight_mediator"]))
+            return generate(prompts, sampling_params=sampling_params, **kwargs)
+
+        model.vllm_entrypoint.generate = measured
+        for _ in range(3):
+            with model.trace(PROMPT, **settings):
+                streams = nnsight.save([])
+                for block in model.blocks:
+                    streams.append(block.layer_output)
+            assert len(streams) == model.num_layers
+        model.vllm_entrypoint.generate = generate
+        return found
+
+    answers["shipped"] = sizes()
+    with open(out, "w") as file:
+        json.dump(answers, file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

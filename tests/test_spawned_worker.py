@@ -1,0 +1,64 @@
+"""With its worker in another process the engine does what it does in this one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.blocks import FLOAT32
+from support.oracle import Oracle, gap
+from support.scripts import TESTS, run
+
+on_qwen2 = pytest.mark.parametrize("name", ["qwen2"], indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def answers(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the script of a spawned worker found."""
+    out = tmp_path_factory.mktemp("spawned") / "answers.json"
+    run(TESTS / "scripts" / "spawned.py", checkpoints["qwen2"], out)
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+@on_qwen2
+def test_blocks_run_in_the_worker_and_give_transformers_values(answers: dict[str, Any], oracle: Oracle, prompt: str) -> None:
+    assert answers["worker"] != answers["driver"]
+    assert gap(torch.tensor(answers["logits"]), oracle(prompt)["logits"][0, 0]) <= FLOAT32
+
+
+def test_the_users_names_and_envoys_reach_the_worker(answers: dict[str, Any]) -> None:
+    assert answers["user's envoy"] is True
+    assert answers["user's name"][-1] == 128
+
+
+def test_an_error_and_a_stop_leave_the_engine_alive(answers: dict[str, Any]) -> None:
+    assert answers["error"] == "LookupError: the user's own words"
+    assert answers["alive"] is True
+
+
+def test_an_all_layers_loop_ships_the_same_each_time(answers: dict[str, Any]) -> None:
+    first, *later = answers["shipped"]
+    assert later == [first, first]
+    assert first < 1000
+
+
+@on_qwen2
+def test_a_streaming_engine_delivers_values_on_the_finished_output(
+    checkpoints: dict[str, Path], oracle: Oracle, prompt: str, tmp_path: Path
+) -> None:
+    run(TESTS / "scripts" / "streaming.py", checkpoints["qwen2"], tmp_path / "answers.json")
+    found = json.loads((tmp_path / "answers.json").read_text())
+    seq = len(oracle.tokenizer(prompt)["input_ids"])
+    assert found["tokens"] == 3
+    assert found["stream"] == [1, seq, 128]
+
+    def halved(t: torch.Tensor) -> torch.Tensor:
+        t[:, -1] *= 0.5
+        return t
+
+    reference = oracle(prompt, {"layers.1.layer_output": halved})
+    assert gap(torch.tensor(found["logits"]), reference["logits"][0, 0]) <= FLOAT32
