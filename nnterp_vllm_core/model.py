@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from nnsight.modeling.vllm import VLLM
 from nnsight.modeling.vllm.envoys import parallel_envoys
 
-from . import guard, loader, scope
+from . import guard, loader, merge, scope
 from .checkpoint import raw_model_type, read_config, text_config
 from .contributions import Contributions
 from .engine import engine_version
@@ -93,6 +94,7 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         if float32_products not in PRECISIONS:
             raise ValueError(f"float32_products={float32_products!r}: expected one of {PRECISIONS}.")
         self._float32_products = float32_products
+        self._caches_prefixes = bool(kwargs.get("enable_prefix_caching"))
         options: dict[str, Any] = {"rename": self._tree_rename, "envoys": self._tree_envoys}
         options["taps"] = (taps,) if isinstance(taps, str) else tuple(taps)
         super().__init__(repo_id, *args, **options, **kwargs)
@@ -202,12 +204,25 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         resolved: tuple[str, ...] = super()._resolve_taps(module) if native else ()
         return tuple(dict.fromkeys((*locations, *resolved)))
 
+    def _prompt(self, *inputs: Any) -> Any:
+        prompt = super()._prompt(*inputs)
+        if not self._caches_prefixes:
+            return prompt
+        # Rows that a block reads have to be computed, and rows that it edits must not be kept for anybody else.
+        apart = {"cache_salt": uuid.uuid4().hex}
+        return {**apart, **({"prompt": prompt} if isinstance(prompt, str) else prompt)}
+
     def _attach_mediators(self, params: list[Any], **kwargs: Any) -> list[Any]:
         # The class travels with the block, so that the worker rebuilds it as one that serves standard values.
         for mediator in self.interleaver.mediators:
             mediator.__class__ = StandardMediator
         attached: list[Any] = super()._attach_mediators(params, **kwargs)
         return attached
+
+    @staticmethod
+    def _collect(mediators: list[Any], outputs: list[Any]) -> None:
+        merge.unite(mediators, outputs)
+        VLLM._collect(mediators, outputs)
 
     def _remoteable_persistent_objects(self) -> dict[str, Any]:
         objects: dict[str, Any] = super()._remoteable_persistent_objects()

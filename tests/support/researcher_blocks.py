@@ -16,10 +16,10 @@ import torch
 
 Block: TypeAlias = Callable[[Any, Sequence[str]], dict[str, torch.Tensor]]
 
-#: The first two differ in one word and have the same number of tokens.
+#: The first two have the same words, and so the same number of tokens; the last repeats itself.
 PROMPTS = (
     "The Eiffel Tower is in the city of",
-    "The Eiffel Power is in the city of",
+    "The Eiffel Tower of the city is in",
     "The capital of Japan is",
     "hello world hello world",
 )
