@@ -124,7 +124,9 @@ def main() -> None:
             ratio = f"{value / plain:.2f}" if plain else "-"
             print(f"{engine:14} {work:26} {value:8.3f} s  {ratio:>6} of plain   graphs {graphs[2] if graphs else '-'} GiB")
         sys.stdout.flush()
-    args.out.write_text(json.dumps({"shape": args.shape, "requests": REQUESTS, "tokens": TOKENS, "engines": table}, indent=1))
+    args.out.write_text(
+        json.dumps({"shape": args.shape, "requests": REQUESTS, "tokens": TOKENS, "engines": table}, indent=1)
+    )
 
 
 if __name__ == "__main__":

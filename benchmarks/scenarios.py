@@ -90,3 +90,40 @@ SCENARIOS: dict[str, tuple[Callable[..., None], int]] = {
     "pattern of one layer": (pattern_one_layer, 1),
     "64 decode steps, one read each": (decode_one_read, 64),
 }
+
+
+def native_one_bound_outside(model: Any, prompts: Prompts) -> None:
+    """nnsight's own locations: one layer's pair, its envoy bound outside the block."""
+    block = model.model.layers[len(model.model.layers) // 2]
+    with model.trace(temperature=0.0, max_tokens=1) as tracer:
+        for prompt in prompts:
+            with tracer.invoke(prompt):
+                last = (block.output[0] + block.output[1])[-1].clone().save()  # noqa: F841
+
+
+def native_one(model: Any, prompts: Prompts) -> None:
+    """The same, reached through the model inside the block."""
+    middle = len(model.model.layers) // 2
+    with model.trace(temperature=0.0, max_tokens=1) as tracer:
+        for prompt in prompts:
+            with tracer.invoke(prompt):
+                out = model.model.layers[middle].output
+                last = (out[0] + out[1])[-1].clone().save()  # noqa: F841
+
+
+def native_every_layer(model: Any, prompts: Prompts) -> None:
+    """Every layer's last token on nnsight's own locations."""
+    with model.trace(temperature=0.0, max_tokens=1) as tracer:
+        for prompt in prompts:
+            with tracer.invoke(prompt):
+                states = nnsight.save([])
+                for layer in model.model.layers:
+                    out = layer.output
+                    states.append((out[0] + out[1])[-1].clone())
+
+
+NATIVE: dict[str, Callable[..., None]] = {
+    "one value of one layer (bound outside)": native_one_bound_outside,
+    "one value of one layer": native_one,
+    "every layer, last token": native_every_layer,
+}

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request
 
-#: A tensor in the index: its group, where it starts in the group's buffer, and its shape.
-_Place = tuple[int, int, tuple[int, ...]]
 _Group = tuple[torch.dtype, torch.device]
+#: A tensor: the number of its group, and its shape. Its place among the group's tensors is its turn.
+_Place = tuple[int, tuple[int, ...]]
 
 
 class StandardRequest(Request):
@@ -37,73 +37,66 @@ class PackedSaves(dict[str, Any]):
         index = io.BytesIO()
         pickler = _Pickler(index)
         pickler.dump(dict(self))
-        return unpack, (
-            index.getvalue(),
-            [(dtype, str(device), _bytes(members)) for (dtype, device), members in pickler.groups()],
-        )
+        buffers = [(dtype, str(device), _bytes(tensors)) for (dtype, device), tensors in pickler.groups.items()]
+        return unpack, (index.getvalue(), pickler.places, buffers)
 
 
 class _Pickler(pickle.Pickler):
-    """Takes plain tensors out of the stream. Subclasses, sparse tensors and those that require grad stay in it."""
+    """Takes plain tensors out of the stream and leaves their numbers.
+
+    Subclasses, sparse tensors and those that require grad stay in it.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._members: dict[_Group, list[torch.Tensor]] = {}
-        self._sizes: dict[_Group, int] = {}
-        self._order: dict[_Group, int] = {}
-        self._seen: dict[int, _Place] = {}
+        self.groups: dict[_Group, list[torch.Tensor]] = {}
+        self.places: list[_Place] = []
+        self._numbers: dict[_Group, int] = {}
+        self._seen: dict[int, int] = {}
 
-    def groups(self) -> list[tuple[_Group, list[torch.Tensor]]]:
-        """The tensors of each dtype and device, in the order in which the index counts them."""
-        return list(self._members.items())
-
-    def persistent_id(self, thing: Any) -> _Place | None:
-        """The place of a tensor in its buffer; one that was saved under two names stays one."""
+    def persistent_id(self, thing: Any) -> int | None:
+        """A tensor's number; one that was saved under two names stays one."""
         if type(thing) is not torch.Tensor:
             return None
-        place = self._seen.get(id(thing))
-        if place is None:
+        number = self._seen.get(id(thing))
+        if number is None:
             if thing.layout is not torch.strided or thing.requires_grad or thing.is_quantized:
                 return None
             group = (thing.dtype, thing.device)
-            members = self._members.setdefault(group, [])
-            number = self._order.setdefault(group, len(self._order))
-            start = self._sizes.get(group, 0)
-            members.append(thing)
-            self._sizes[group] = start + thing.numel()
-            place = self._seen[id(thing)] = (number, start, tuple(thing.shape))
-        return place
+            self.groups.setdefault(group, []).append(thing)
+            number = self._seen[id(thing)] = len(self.places)
+            self.places.append((self._numbers.setdefault(group, len(self._numbers)), tuple(thing.shape)))
+        return number
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, buffers: list[torch.Tensor]) -> None:
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
         super().__init__(file)
-        self._buffers = buffers
-        self._made: dict[_Place, torch.Tensor] = {}
+        self._tensors = tensors
 
-    def persistent_load(self, place: _Place) -> torch.Tensor:
-        """The tensor at a place, with memory of its own: saving it to a file must not write its neighbours."""
-        tensor = self._made.get(place)
-        if tensor is None:
-            number, start, shape = place
-            tensor = self._buffers[number][start : start + math.prod(shape)].clone().view(shape)
-            self._made[place] = tensor
-        return tensor
+    def persistent_load(self, number: int) -> torch.Tensor:
+        """The tensor with that number."""
+        return self._tensors[number]
 
 
-def _bytes(members: list[torch.Tensor]) -> bytes:
-    flat = members[0].reshape(-1) if len(members) == 1 else torch.cat([tensor.reshape(-1) for tensor in members])
+def _bytes(tensors: list[torch.Tensor]) -> bytes:
+    flat = tensors[0].reshape(-1) if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
     raw: bytes = flat.contiguous().cpu().view(torch.uint8).numpy().tobytes()
     return raw
 
 
-def unpack(index: bytes, buffers: list[tuple[torch.dtype, str, bytes]]) -> dict[str, Any]:
-    """What `PackedSaves` becomes where it is unpickled: a plain dict."""
-    flat = [
-        torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype).to(device)
-        if raw
-        else torch.empty(0, dtype=dtype, device=device)
-        for dtype, device, raw in buffers
-    ]
-    found: dict[str, Any] = _Unpickler(io.BytesIO(index), flat).load()
+def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, str, bytes]]) -> dict[str, Any]:
+    """What `PackedSaves` becomes where it is unpickled: a plain dict.
+
+    Each tensor gets memory of its own: keeping or saving one must not keep or save its neighbours.
+    """
+    sizes: list[list[int]] = [[] for _ in buffers]
+    for group, shape in places:
+        sizes[group].append(math.prod(shape))
+    parts = []
+    for (dtype, device, raw), lengths in zip(buffers, sizes, strict=True):
+        flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype) if raw else torch.empty(0, dtype=dtype)
+        parts.append(iter(flat.to(device).split(lengths)))
+    tensors = [next(parts[group]).clone().view(shape) for group, shape in places]
+    found: dict[str, Any] = _Unpickler(io.BytesIO(index), tensors).load()
     return found
