@@ -122,7 +122,8 @@ def main() -> None:
         plain = table.get("plain", {}).get("seconds", {}).get("no block")
         for work, value in seconds.items():
             ratio = f"{value / plain:.2f}" if plain else "-"
-            print(f"{engine:14} {work:26} {value:8.3f} s  {ratio:>6} of plain   graphs {graphs[2] if graphs else '-'} GiB")
+            memory = graphs[2] if graphs else "-"
+            print(f"{engine:14} {work:26} {value:8.3f} s  {ratio:>6} of plain   graphs {memory} GiB")
         sys.stdout.flush()
     args.out.write_text(
         json.dumps({"shape": args.shape, "requests": REQUESTS, "tokens": TOKENS, "engines": table}, indent=1)

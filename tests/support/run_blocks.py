@@ -1,4 +1,6 @@
-"""Run the researcher's blocks on one engine in a process of its own: ``python -m support.run_blocks ENGINE OUT NAME=FOLDER...``.
+"""Run the researcher's blocks on one engine in a process of its own.
+
+Use it as ``python -m support.run_blocks ENGINE OUT NAME=FOLDER...``.
 
 vLLM's Transformers backend changes transformers' classes in place, so neither it nor its reference may share a process.
 """
