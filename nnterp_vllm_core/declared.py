@@ -13,7 +13,7 @@ from .family import Implementation, Missing
 from .protocol import VALUES, Value
 
 #: Unavailable on vLLM whatever the family.
-_NO_PADDING = "a request is one unpadded sequence, so every position holds a token"
+_NO_PADDING = "a request is one unpadded sequence on vLLM; StandardizedTransformer has masks"
 
 
 def declared_support(implementation: Implementation, extras: Sequence[Extra] = ()) -> Mapping[str, str]:

@@ -14,6 +14,16 @@ from typing import Any
 from .errors import EngineNotInstalled, MainGuardError, UnsupportedEngine
 
 
+#: Arguments of `StandardizedTransformer` that mean nothing to vLLM, with what to use instead.
+_TRANSFORMERS_ONLY = {
+    "device_map": "vLLM places a model itself; tensor_parallel_size= spreads it over devices",
+    "torch_dtype": "use dtype=",
+    "max_memory": "use gpu_memory_utilization=",
+    "low_cpu_mem_usage": "leave it out",
+    "quantization_config": "use quantization=",
+}
+
+
 def require_engine() -> None:
     """Refuse early when no vLLM is installed.
 
@@ -32,8 +42,13 @@ def require_options(kwargs: dict[str, Any]) -> None:
 
     Raises:
         TypeError: ``attn_implementation=``, which is transformers'.
-        UnsupportedEngine: Pipeline parallelism, or vLLM's second model runner.
+        UnsupportedEngine: Another of transformers' arguments, pipeline parallelism, or vLLM's second model runner.
     """
+    for name, instead in _TRANSFORMERS_ONLY.items():
+        if name in kwargs:
+            raise UnsupportedEngine(
+                f"{name}= is transformers' and StandardizedVLLM has none: {instead}. StandardizedTransformer takes it."
+            )
     if "attn_implementation" in kwargs:
         raise TypeError(
             "StandardizedVLLM has no attn_implementation=: vLLM's attention kernels are its own. The values inside "
@@ -49,6 +64,25 @@ def require_options(kwargs: dict[str, Any]) -> None:
         raise UnsupportedEngine(
             f"VLLM_USE_V2_MODEL_RUNNER={runner!r} selects vLLM's V2 model runner, under which no block would ever run. "
             f"Unset it."
+        )
+
+
+def require_trace(settings: dict[str, Any]) -> None:
+    """Refuse what a trace on the vLLM engine cannot do, and drop its settings where they ask for nothing.
+
+    Raises:
+        UnsupportedEngine: A trial run on fake tensors, or a padding mask.
+    """
+    for option in ("scan", "validate"):
+        if settings.pop(option, False):
+            raise UnsupportedEngine(
+                f"{option}=True runs the block on fake tensors first, and a vLLM engine runs its forward in the worker "
+                f"on real ones alone. Drop it; shapes can be read off the values that a trace serves."
+            )
+    if settings.pop("attention_mask", None) is not None:
+        raise UnsupportedEngine(
+            "attention_mask= marks padding, and a vLLM engine has none: each request is one unpadded sequence. Give each "
+            "prompt an invoke of its own, without a mask, or use StandardizedTransformer, which pads a batch."
         )
 
 

@@ -25,7 +25,7 @@ from greenlet import getcurrent
 from nnsight.intervention.interleaver import Event, Mediator, Pending
 from nnsight.tracing.tracer import _saves
 
-from .errors import NnterpVLLMError
+from .errors import NnterpVLLMError, UnsupportedEngine
 from .names import needed
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 #: What a view's request carries where a native read carries nothing: it wants the `Visit`, not narrowed rows.
 WHOLE = object()
+
+#: What torch says where a gradient is asked for and there is none.
+_NO_GRADIENT = ("does not require grad", "requires_grad=True", "inference tensor", "Inference tensors cannot be saved")
 
 #: Compiled blocks by source. A trace over many prompts sends the same few lines with each request.
 _COMPILED: dict[str, CodeType] = {}
@@ -120,6 +123,18 @@ class StandardMediator(Mediator):
         self.held = {}
         self.visit = None
         super().start(interleaver)
+
+    def _run(self) -> None:
+        try:
+            super()._run()
+        except RuntimeError as error:
+            # vLLM's forward runs in inference mode, so whatever a block does for gradients ends in one of torch's own.
+            if any(said in str(error) for said in _NO_GRADIENT) and hasattr(self.interleaver, "taps"):
+                raise UnsupportedEngine(
+                    f"This block asks for gradients, and a vLLM engine computes none: its forward runs in inference mode "
+                    f"({error}). Run the block on StandardizedTransformer, which does."
+                ) from error
+            raise
 
     @classmethod
     def running(cls, path: str) -> StandardMediator:

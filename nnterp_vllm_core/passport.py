@@ -31,12 +31,14 @@ class Passport:
         override: What the user passed as ``family=``, or ``None``.
         rename: The user's own ``rename=``.
         envoys: The user's own ``envoys=``.
+        model: The driver's model class where it is a subclass of `StandardizedVLLM`: a block may call what it adds.
     """
 
     contributions: Contributions
     override: ModuleType | str | Family | None
     rename: Any
     envoys: Any
+    model: type | None = None
 
     def stamp(self, refusal: str | None = None) -> dict[str, Any]:
         """This passport as JSON.
@@ -61,6 +63,7 @@ class Passport:
             "override": None if override is None else _pack("family", override),
             "rename": None if not self.rename else _pack("rename", self.rename),
             "envoys": None if not self.envoys else _pack("envoys", self.envoys),
+            "model": None if self.model is None else _pack("model", self.model),
         }
 
 
@@ -102,6 +105,7 @@ def admit(stamp: dict[str, Any]) -> Passport:
         override=override,
         rename=None if stamp["rename"] is None else _unpack("rename", stamp["rename"]),
         envoys=None if stamp["envoys"] is None else _unpack("envoys", stamp["envoys"]),
+        model=None if stamp["model"] is None else _unpack("model", stamp["model"]),
     )
 
 

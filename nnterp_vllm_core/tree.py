@@ -39,7 +39,7 @@ ROOT = "model"
 #: The envoy class at each of a block's two parts, by standard name.
 ENVOYS: dict[str, type] = {"self_attn": AttentionEnvoy, "mlp": MlpEnvoy}
 
-_NO_PADDING = "a request is one unpadded sequence, so every position holds a token"
+_NO_PADDING = "a request is one unpadded sequence on vLLM; StandardizedTransformer has masks"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ def standard_runner(base: type) -> type:
             base.load_model(self, *args, **kwargs)  # type: ignore[attr-defined]
             taps = extra.get("nnsight_taps", ())
             with set_current_vllm_config(self.vllm_config), left_for_driver(extra[KEY][REFUSAL]):
-                model = StandardizedVLLM.over(
+                model = (passport.model or StandardizedVLLM).over(
                     self.get_model(),
                     passport,
                     self.model_config.hf_config,

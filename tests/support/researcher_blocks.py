@@ -129,15 +129,15 @@ def induction_score_on_a_repeated_text(model: Any, prompts: Sequence[str]) -> di
 def direct_logit_attribution(model: Any, prompts: Sequence[str]) -> dict[str, torch.Tensor]:
     towards = direction(model, 1)
     with model.trace(prompts[0], **ONE):
-        found = nnsight.save({})
-        found["embedding"] = model.layers[0].layer_input[:, -1] @ towards
-        for index, layer in enumerate(model.layers):
-            found[f"attention {index}"] = layer.self_attn.attention_output[:, -1] @ towards
-            found[f"mlp {index}"] = layer.mlp.mlp_output[:, -1] @ towards
-        found["all"] = model.layers[-1].layer_output[:, -1] @ towards
-    parts = sum(value for key, value in found.items() if key != "all")
-    assert torch.allclose(parts, found["all"], atol=1e-4)
-    return dict(found)
+        parts = nnsight.save([])
+        parts.append(model.layers[0].layer_input[:, -1] @ towards)
+        for layer in model.layers:
+            parts.append(layer.self_attn.attention_output[:, -1] @ towards)
+            parts.append(layer.mlp.mlp_output[:, -1] @ towards)
+        whole = (model.layers[-1].layer_output[:, -1] @ towards).save()
+    attribution = torch.stack([*parts, whole])
+    assert (attribution[:-1].sum(0) - whole).abs().max() <= 1e-5 * attribution.abs().max()
+    return {"attribution": attribution}
 
 
 @experiment
@@ -540,9 +540,9 @@ def contributions_at_every_step(model: Any, prompts: Sequence[str]) -> dict[str,
 @experiment
 def several_prompts_that_generate_together(model: Any, prompts: Sequence[str]) -> dict[str, torch.Tensor]:
     with model.trace(**FOUR) as tracer:
-        found = nnsight.save([])
-        for prompt in prompts[:3]:
+        found = nnsight.save({})
+        for index, prompt in enumerate(prompts[:3]):
             with tracer.invoke(prompt):
-                for _ in tracer.iter[:4]:
-                    found.append(model.layers[3].layer_output[:, -1])
-    return {"found": torch.cat(list(found))}
+                for step in tracer.iter[:4]:
+                    found[f"prompt {index}, step {step}"] = model.layers[3].layer_output[:, -1]
+    return dict(found)
