@@ -21,8 +21,6 @@ ENGINE = 'dispatch=True, max_model_len=128, distributed_executor_backend="uni"'
 
 @pytest.mark.parametrize("name", ["smollm2", "qwen2"], indirect=True, scope="session")
 def test_every_block_of_the_page_runs_and_prints_what_it_shows(name: str, engines: Engines) -> None:
-    import vllm  # noqa: F401 - its log goes to what is stdout when it is imported, which must not be a block's
-
     engines.close()
     namespace: dict[str, Any] = {"__name__": "specification"}
     printed = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import io
 import linecache
 import re
@@ -35,8 +35,9 @@ class Block:
         # nnsight reads a block's source from where tracebacks do.
         linecache.cache[self.name] = (len(source), None, source.splitlines(keepends=True), self.name)
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(source, self.name, "exec"), namespace)
+        # The block's own prints alone: an engine of this process logs to stdout too.
+        namespace["print"] = functools.partial(print, file=printed)
+        exec(compile(source, self.name, "exec"), namespace)
         return printed.getvalue().splitlines()
 
 
