@@ -34,7 +34,8 @@ def element(raw: Any, select: int | Arg | None, location: str) -> Any:
             return args[0] if args else next(iter(kwargs.values()))
         assert isinstance(select, Arg)
         return args[select.index] if select.index < len(args) else kwargs[select.name]
-    return raw if select is None else raw[select]
+    # transformers' blocks have come to return the bare tensor where they once returned a tuple that it was first in.
+    return raw if select is None or (select == 0 and isinstance(raw, torch.Tensor)) else raw[select]
 
 
 class View:

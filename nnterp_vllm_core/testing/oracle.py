@@ -128,7 +128,7 @@ class Oracle:
     def _leaving(self, _: nn.Module, __: Any, output: Any) -> None:
         stream = self.declared.stream
         assert isinstance(stream, Stream)
-        leaving = output if stream.leaves is None else output[stream.leaves]
+        leaving = output if stream.leaves is None or isinstance(output, torch.Tensor) else output[stream.leaves]
         self.seen["last stream"] = leaving.detach().clone()
 
     def _embedded(self, _: nn.Module, __: Any, output: torch.Tensor) -> None:
@@ -139,7 +139,7 @@ class Oracle:
         assert isinstance(stream, Stream)
 
         def hook(_: nn.Module, __: Any, output: Any) -> Any:
-            if stream.leaves is None:
+            if stream.leaves is None or isinstance(output, torch.Tensor):
                 return output + vector
             return (*output[: stream.leaves], output[stream.leaves] + vector, *output[stream.leaves + 1 :])
 

@@ -8,7 +8,7 @@ scales the embedded tokens after ``embed_tokens``, and transformers inside it; `
 on both. Norms multiply by ``1 + weight``.
 """
 
-from nnterp_vllm_core.family import At, Family, FusedStream, Implementation, Stream
+from nnterp_vllm_core.family import TIED_NAMES, At, Family, FusedStream, Implementation, Stream
 from nnterp_vllm_core.hookspecs import hookimpl
 
 GEMMA = Family(
@@ -17,6 +17,7 @@ GEMMA = Family(
         source="vllm.model_executor.models.gemma",
         block="GemmaDecoderLayer",
         stream=FusedStream(),
+        names=TIED_NAMES,
         values={"token_embeddings": At(".embed_tokens.output", times=".model.normalizer")},
     ),
     transformers=Implementation(

@@ -7,26 +7,28 @@ and key heads are normed. With an image the model adds visual features to the fi
 text it adds nothing.
 """
 
+from dataclasses import replace
+
 from nnterp_vllm_core.family import HF_WRAPPED, VLLM_WRAPPED, At, Family, FusedStream, Implementation, Stream
 from nnterp_vllm_core.hookspecs import hookimpl
 
-QWEN3_VL = Family(
-    model_types=("qwen3_vl",),
-    vllm=Implementation(
-        source="vllm.model_executor.models.qwen3_vl",
-        block="Qwen3VLDecoderLayer",
-        stream=FusedStream(),
-        names=VLLM_WRAPPED,
-    ),
-    transformers=Implementation(
-        source="transformers.models.qwen3_vl.modeling_qwen3_vl",
-        block="Qwen3VLTextDecoderLayer",
-        stream=Stream(),
-        names=HF_WRAPPED,
-        values={"attention_output": At("self_attn.output", 0)},
-    ),
-    notes=("Text prompts only. Load with language_model_only=True, so that vLLM hands the model input_ids.",),
+VLLM = Implementation(
+    source="vllm.model_executor.models.qwen3_vl",
+    block="Qwen3VLDecoderLayer",
+    stream=FusedStream(),
+    names=VLLM_WRAPPED,
 )
+# vLLM up to 0.28 builds Qwen3's own blocks here.
+VLLM_0_28 = replace(VLLM, source="vllm.model_executor.models.qwen3", block="Qwen3DecoderLayer")
+HF = Implementation(
+    source="transformers.models.qwen3_vl.modeling_qwen3_vl",
+    block="Qwen3VLTextDecoderLayer",
+    stream=Stream(),
+    names=HF_WRAPPED,
+    values={"attention_output": At("self_attn.output", 0)},
+)
+NOTES = ("Text prompts only. Load with language_model_only=True, so that vLLM hands the model input_ids.",)
+QWEN3_VL = Family(model_types=("qwen3_vl",), vllm=(VLLM, VLLM_0_28), transformers=HF, notes=NOTES)
 
 
 @hookimpl
