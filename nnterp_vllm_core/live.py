@@ -30,7 +30,7 @@ def replaced(raw: Any, select: int | Arg | str | None, location: str, new: Any) 
             return args, {**kwargs, next(iter(kwargs)): new}
         index = select.index if isinstance(select, Arg) else 0
         return (*args[:index], new, *args[index + 1 :]), kwargs
-    if select is None:
+    if select is None or (select == 0 and isinstance(raw, torch.Tensor)):
         return new
     if isinstance(select, str):
         raw[select] = new
@@ -60,6 +60,7 @@ class LiveView(View):
 
     def standard(self, live: torch.Tensor) -> torch.Tensor:
         """The standard value of what is there: a clone, or what the factor and the addend make of it."""
+        live = rows_of(live) if self.flat(live) else live
         served = live.clone() if self.times is None else live * self.times()
         if self.plus is not None and (plus := self.plus()) is not None:
             served = served + plus
@@ -70,6 +71,10 @@ class LiveView(View):
         if self.plus is not None and (plus := self.plus()) is not None:
             served = served - plus
         return served if self.times is None else served / self.times()
+
+    def flat(self, live: torch.Tensor) -> bool:
+        """Whether the model has batch and positions in one axis there (OPT's feed-forward part)."""
+        return live.ndim == 2 and len(self.value.axes) == 3
 
     def part(self, raw: Any) -> torch.Tensor:
         """The live tensor."""
@@ -90,7 +95,7 @@ class LiveView(View):
         mediator.visit = visit
         served = self.standard(self.part(raw))
         if self.times is None and self.plus is None:
-            swap(visit, replaced(raw, self.select, self.location, served.clone()))
+            self.put(raw, served)
         mediator.held[self] = Held(served, served, raw)
         return served
 
@@ -111,14 +116,40 @@ class LiveView(View):
         self.write(held.visit, held.served)
 
     def write(self, raw: Any, new: torch.Tensor) -> None:
-        mediator = StandardMediator.running(self.path)
-        assert mediator.visit is not None
         live = self.part(raw)
-        new = self.native(new.to(device=live.device, dtype=live.dtype)).clone()
-        swap(mediator.visit, replaced(raw, self.select, self.location, new))
+        self.put(raw, self.native(new.to(device=live.device, dtype=live.dtype)))
+
+    def put(self, raw: Any, new: torch.Tensor) -> None:
+        """Let the model go on with a clone of ``new``, in its own layout."""
+        visit = StandardMediator.running(self.path).visit
+        assert visit is not None
+        live = self.part(raw)
+        new = with_rows(live, new) if self.flat(live) else new.clone()
+        swap(visit, replaced(raw, self.select, self.location, new))
 
     def shape(self, raw: Any) -> tuple[int, ...]:
-        return tuple(self.part(raw).shape)
+        live = self.part(raw)
+        return tuple((rows_of(live) if self.flat(live) else live).shape)
+
+
+def rows_of(live: torch.Tensor) -> torch.Tensor:
+    """``[rows, seq, hidden]``, this invoke's part of ``[batch * seq, hidden]``.
+
+    nnsight narrows tensors whose first axis is the batch, which this one's is only where each row has one position.
+    """
+    mediator = StandardMediator.running("a value")
+    total = mediator.interleaver.batcher.total or 1
+    start, size = mediator.batch_group or (0, total)
+    if live.shape[0] == size:
+        return live.unsqueeze(1)
+    return live.reshape(total, -1, live.shape[-1])[start : start + size]
+
+
+def with_rows(live: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """A clone of ``live`` with this invoke's part replaced."""
+    whole = live.clone()
+    rows_of(whole).copy_(new)
+    return whole
 
 
 class ComputedView(View):

@@ -85,6 +85,10 @@ class Bench:
         own, independent = runner.read(ids), oracle.values(ids)
         findings = differences(own, {key: value for key, value in independent.items() if key != _NOT_ITS_OWN}, {})
         findings += _embeddings(own, independent)
+        expected = own["layers.0.layer_input"].shape
+        for key, value in own.items():
+            if VALUES[key.rpartition(".")[2]].axes == ("batch", "seq", "hidden") and value.shape != expected:
+                findings.append(Finding(key=key, observed=f"shape {tuple(value.shape)}", allowed=f"{tuple(expected)}"))
         for index in range(len(oracle.blocks)):
             findings += _contributions(index, own, independent, oracle.config, identity)
         must = {key.rpartition(".")[2] for key in independent if key.rpartition(".")[2] in VALUES}

@@ -45,8 +45,8 @@ def tiny(
     folder: str | Path,
     *,
     keep: Collection[str] = (),
-    zero: Collection[str] = (),
-    bfloat16: Collection[str] = (),
+    fill: Mapping[str, float] | None = None,
+    scale: Mapping[str, float] | None = None,
     raw: Mapping[str, Any] | None = None,
     seed: int = 0,
     **config: Any,
@@ -57,8 +57,8 @@ def tiny(
         model_type: As ``config.json`` spells it; transformers must know it.
         folder: Where to write; made if it is missing.
         keep: Substrings of parameter names that keep their initial value plus noise although they are matrices.
-        zero: Substrings of names of parameters that are left at zero.
-        bfloat16: Substrings of names of parameters that are rounded, for an engine that keeps them in that dtype.
+        fill: Substrings of parameter names, and the one number that such a parameter holds.
+        scale: Substrings of parameter names, and a factor on their noise.
         raw: Entries written into config.json as they stand, for keys that transformers' config class drops.
         seed: Of the random weights.
         **config: Everything the config is to say: ``**SIZES`` and what the architecture adds.
@@ -81,10 +81,12 @@ def tiny(
     randomize(model, keep=keep, seed=seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if any(part in name for part in zero):
-                parameter.zero_()
-            if any(part in name for part in bfloat16):
-                parameter.copy_(parameter.bfloat16())
+            for part, number in (fill or {}).items():
+                if part in name:
+                    parameter.fill_(number)
+            for part, factor in (scale or {}).items():
+                if part in name:
+                    parameter.mul_(factor)
     model.tie_weights()
     model.save_pretrained(folder)
     tokenizer(folder, vocabulary=int(settings.get_text_config().vocab_size))

@@ -30,14 +30,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # All tests take a prefix of one list, so that pytest sees the same parameter of every test and groups them by it.
     whole = [(engine, "") for engine in suite.runs_on()]
     names = list(suite.variants)
-    if _SUBJECT in metafunc.fixturenames:
+    if _SUBJECT in metafunc.fixturenames and whole:
         everywhere = metafunc.definition.get_closest_marker("variants") is not None
         chosen = whole + [(whole[0][0], name) for name in names] * everywhere
         ids = ["-".join(part for part in pair if part) for pair in chosen]
         metafunc.parametrize(_SUBJECT, chosen, indirect=True, scope="class", ids=ids)
-    elif _CASE in metafunc.fixturenames:
+    if _CASE in metafunc.fixturenames:
         ids = ["-".join(["transformers", *([name] if name else [])]) for name in ["", *names]]
         metafunc.parametrize(_CASE, ["", *names], indirect=True, scope="class", ids=ids)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the promises about an engine where a class runs on none; the summary says why."""
+    idle = [item for item in items if _SUBJECT in getattr(item, "fixturenames", ()) and not _runs(item)]
+    if idle:
+        items[:] = [item for item in items if item not in idle]
+        config.hook.pytest_deselected(items=idle)
+
+
+def _runs(item: pytest.Item) -> bool:
+    suite: Any = getattr(item, "cls", None)
+    return not hasattr(suite, "runs_on") or bool(suite.runs_on())
 
 
 def pytest_configure(config: pytest.Config) -> None:

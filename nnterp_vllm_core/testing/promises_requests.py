@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import nnsight
 import pytest
 import torch
 
+from ..protocol import VALUES
 from .blocks import GREEDY
 from .case import MIDDLE, STEPS, Subject
-from .compare import Finding, compared, differences, gap, report
+from .compare import Finding, differences, gap, report
 from .patches import ours, snapshot
 
 #: Twelve requests share each matrix product, and a float32 sum depends on how many rows share it.
@@ -27,26 +30,21 @@ class RequestPromises:
         longest = subject.case.prompts[3]
         many = [longest[start : start + 1 + 2 * start] for start in range(12)]
         draw.shuffle(many)
-        block = model.layers[min(MIDDLE, len(model.layers) - 1)]
+        here = f"layers.{min(MIDDLE, len(model.layers) - 1)}."
+        wanted = [place for place in subject.runner.places() if place.key == "logits" or place.key.startswith(here)]
+        asked = [(place.key, place.envoy, place.name) for place in wanted]
         with model.trace(**GREEDY) as tracer:
-            for one in many:
-                with tracer.invoke(one):
-                    entering = block.layer_input.save()
-                    attention = block.self_attn.attention_output.save()
-                    leaving = block.layer_output.save()
-                    logits = model.logits.save()
+            for ids in many:
+                with tracer.invoke(ids):
+                    found = nnsight.save({})
+                    for key, envoy, name in asked:
+                        found[key] = getattr(envoy, name)
         findings: list[Finding] = []
-        for number, ids in enumerate(many):
-            with model.trace(ids, **GREEDY):
-                solo = nnsight.save({})
-                solo["layer_input"] = block.layer_input
-                solo["attention_output"] = block.self_attn.attention_output
-                solo["layer_output"] = block.layer_output
-                solo["logits"] = model.logits
-            together = dict(zip(solo, (entering, attention, leaving, logits), strict=True))
-            for name, values in together.items():
-                found = compared(f"{name} of {len(ids)} tokens", values[number], solo[name], TOGETHER)
-                findings += [] if found is None else [found]
+        answers: Any = found  # one for each invoke, in their order
+        for ids, together in zip(many, answers, strict=True):
+            solo = subject.runner.read(ids, [place.key for place in wanted])
+            for one in differences(together, solo, dict.fromkeys(VALUES, TOGETHER)):
+                findings.append(replace(one, key=f"{one.key} of {len(ids)} tokens"))
         assert not findings, report(subject.who, "requests together equal their solo runs", findings)
 
     def test_a_second_call_equals_the_first(self, engine_under_test: Subject) -> None:
@@ -96,10 +94,10 @@ class RequestPromises:
         """A decode step holds one token's keys, so it says so instead of serving a wrong pattern."""
         subject = engine_under_test
         model, ids = subject.model, list(subject.case.prompts[0])
-        attention = model.layers[min(MIDDLE, len(model.layers) - 1)].self_attn
-        pattern = subject.runner.place(f"layers.{min(MIDDLE, len(model.layers) - 1)}.self_attn.attention_probabilities")
-        if pattern.missing is not None:
-            return  # `test_unavailable_values_say_why` reads it
+        patterns = [place for place in subject.runner.places() if place.name == "attention_probabilities"]
+        if not patterns:
+            return  # `test_unavailable_values_say_why` asks for it
+        attention = patterns[0].envoy
         with pytest.raises(RuntimeError) as caught:
             with model.trace(ids, temperature=0.0, max_tokens=2, ignore_eos=True) as tracer:
                 for _ in tracer.iter[:2]:

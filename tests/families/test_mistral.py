@@ -28,3 +28,5 @@ class TestMistral(ConformanceSuite):
 class TestMinistral3(ConformanceSuite):
     model_type = "ministral3"
     config = {**SIZES, "head_dim": 32, "rope_parameters": YARN}
+    # vLLM takes the scaling of queries from this key alone, transformers from the one above.
+    checkpoint = {"raw": {"llama_4_scaling": {"original_max_position_embeddings": 32, "beta": 0.1}}}
