@@ -28,7 +28,7 @@ VLLM = Implementation(
 VALUES = {**CONTRIBUTIONS, "token_embeddings": At(EMBEDDINGS, times=".language_model.model.normalizer")}
 WRAPPED = replace(VLLM, names=VLLM_WRAPPED, values=VALUES)
 HF = replace(VLLM, source="transformers.models.gemma3.modeling_gemma3", stream=Stream(), values=CONTRIBUTIONS)
-NOTES = ("Text prompts only. Load with language_model_only=True, so that vLLM hands the model input_ids.",)
+NOTES = ("Text prompts only: values of a prompt with images have not been compared with transformers.",)
 WRAPPED_HF = replace(HF, names=HF_WRAPPED)
 TEXT = Family(model_types=("gemma3_text",), vllm=VLLM, transformers=HF)
 MULTIMODAL = Family(model_types=("gemma3",), vllm=WRAPPED, transformers=WRAPPED_HF, notes=NOTES)

@@ -24,7 +24,7 @@ MISTRAL3 = Family(
         names=HF_WRAPPED,
         values={"attention_output": At("self_attn.output", 0)},
     ),
-    notes=("Text prompts only. Load with language_model_only=True, so that vLLM hands the model input_ids.",),
+    notes=("Text prompts only: values of a prompt with images have not been compared with transformers.",),
 )
 
 

@@ -25,7 +25,7 @@ HF = Implementation(
     values={"attention_output": At("self_attn.output", 0)},
 )
 HF_2_5 = replace(HF, source="transformers.models.qwen2_5_vl.modeling_qwen2_5_vl", block="Qwen2_5_VLDecoderLayer")
-NOTES = ("Text prompts only. Load with language_model_only=True, so that vLLM hands the model input_ids.",)
+NOTES = ("Text prompts only: values of a prompt with images have not been compared with transformers.",)
 QWEN2_VL = Family(model_types=("qwen2_vl",), vllm=VLLM, transformers=HF, notes=NOTES)
 QWEN2_5_VL = Family(model_types=("qwen2_5_vl",), vllm=VLLM, transformers=HF_2_5, notes=NOTES)
 

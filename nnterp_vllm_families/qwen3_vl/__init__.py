@@ -27,7 +27,7 @@ HF = Implementation(
     names=HF_WRAPPED,
     values={"attention_output": At("self_attn.output", 0)},
 )
-NOTES = ("Text prompts only. Load with language_model_only=True, so that vLLM hands the model input_ids.",)
+NOTES = ("Text prompts only: values of a prompt with images have not been compared with transformers.",)
 QWEN3_VL = Family(model_types=("qwen3_vl",), vllm=(VLLM, VLLM_0_28), transformers=HF, notes=NOTES)
 
 
