@@ -15,6 +15,8 @@ from support.blocks import FLOAT32
 from support.oracle import gap
 from support.researcher_blocks import BLOCKS, PROMPTS
 
+from nnterp_vllm_core import StandardizedVLLM, UnsupportedEngine
+
 NAMES = ("qwen2", "llama", "gpt2")
 #: vLLM's backend runs what transformers can hand its attention over to; GPT-2's attention reads its mask by itself.
 BACKEND = ("qwen2", "llama")
@@ -79,3 +81,47 @@ def test_vllms_transformers_backend_agrees_with_transformers(
     name: str, block: str, elsewhere: Callable[[str], Results]
 ) -> None:
     assert_same(elsewhere("backend")[name][block], elsewhere("transformers")[name][block])
+
+
+# --- what only the other engine has -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def qwen2(engines: Any) -> Any:
+    """A vLLM engine that still serves after the test."""
+    model = engines.get("qwen2")
+    yield model
+    with model.trace(PROMPTS[0], temperature=0.0, max_tokens=1):
+        logits = model.logits.save()
+    assert logits.isfinite().all()
+
+
+def test_gradients_are_refused_on_vllm_with_the_way_out(qwen2: Any) -> None:
+    block = qwen2.layers[1]
+    refused = r"^UnsupportedEngine: This block asks for gradients, and a vLLM engine .* on StandardizedTransformer"
+    with pytest.raises(RuntimeError, match=refused):
+        with qwen2.trace(PROMPTS[0], temperature=0.0, max_tokens=1):
+            stream = block.layer_output
+            loss = qwen2.logits.sum()
+            with loss.backward():
+                stream.grad.save()
+    with pytest.raises(RuntimeError, match=refused):
+        with qwen2.trace(PROMPTS[0], temperature=0.0, max_tokens=1):
+            stream = block.layer_output.requires_grad_(True)
+            loss = qwen2.logits.sum()
+            torch.autograd.grad(loss, stream)[0].save()
+
+
+def test_a_padding_mask_is_refused_on_vllm_with_the_way_out(qwen2: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"^Unavailable: .*attention_mask .*vLLM; StandardizedTransformer has masks"):
+        with qwen2.trace(PROMPTS[0], temperature=0.0, max_tokens=1):
+            qwen2.attention_mask.save()
+    with pytest.raises(UnsupportedEngine, match=r"^attention_mask= .*a vLLM engine has none.*invoke of its own"):
+        with qwen2.trace(PROMPTS[0], attention_mask=torch.ones(1, 8), temperature=0.0, max_tokens=1):
+            qwen2.logits.save()
+
+
+@pytest.mark.parametrize("name", ["device_map", "torch_dtype", "max_memory", "low_cpu_mem_usage", "quantization_config"])
+def test_an_argument_of_transformers_is_refused_on_vllm_with_the_way_out(name: str, checkpoints: dict[str, Path]) -> None:
+    with pytest.raises(UnsupportedEngine, match=rf"^{name}= is transformers' .*: .+\. StandardizedTransformer takes it\.$"):
+        StandardizedVLLM(str(checkpoints["qwen2"]), **{name: "auto"})
