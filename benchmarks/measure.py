@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import scenarios
 import shapes
 
-TOKENS = 8
+#: Tokens of a prompt; ``--tokens`` changes it.
+LENGTH = [8]
 RUNS = 5
 
 
@@ -58,7 +59,7 @@ def ours(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     model = StandardizedVLLM(folder, dispatch=True, **options(cuda, counts))
     rows = []
     for count in counts:
-        prompts = shapes.prompts(count, TOKENS)
+        prompts = shapes.prompts(count, LENGTH[0])
         for name, (work, tokens) in scenarios.SCENARIOS.items():
             if tokens > 1 and count > 64:
                 continue  # the long one at the largest number says nothing new
@@ -74,7 +75,7 @@ def native(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     model = VLLM(folder, dispatch=True, **options(cuda, counts))
     rows = []
     for count in counts:
-        prompts = shapes.prompts(count, TOKENS)
+        prompts = shapes.prompts(count, LENGTH[0])
         for name, work in scenarios.NATIVE.items():
             found = ratio(partial(scenarios.plain, model, prompts), partial(work, model, prompts))
             rows.append({"requests": count, "work": name, **found})
@@ -90,7 +91,7 @@ def hooks(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype).to(device).eval()
     rows = []
     for count in counts:
-        ids = torch.tensor(shapes.prompts(count, TOKENS), device=device)
+        ids = torch.tensor(shapes.prompts(count, LENGTH[0]), device=device)
 
         @torch.no_grad()
         def plain(ids: Any = ids) -> None:
@@ -123,7 +124,7 @@ def bare(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     model = SimpleNamespace(vllm_entrypoint=LLM(folder, enforce_eager=True, **options(cuda, counts)))
     rows = []
     for count in counts:
-        prompts = shapes.prompts(count, TOKENS)
+        prompts = shapes.prompts(count, LENGTH[0])
         found = ratio(partial(scenarios.plain, model, prompts), partial(scenarios.plain, model, prompts))
         rows.append({"requests": count, "work": "plain", **found})
     return rows
@@ -138,7 +139,9 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(shapes.SHAPES), required=True)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--folder", type=Path, default=Path(".cache/shapes"))
+    parser.add_argument("--tokens", type=int, default=8)
     args = parser.parse_args()
+    LENGTH[0] = args.tokens
     import torch
 
     cuda = torch.cuda.is_available()
@@ -148,7 +151,7 @@ def main() -> None:
         "driver_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "worker_mib": _largest_child() // 1024,
     }
-    found = {"engine": args.engine, "shape": args.shape, "rows": rows, "peak": peak}
+    found = {"engine": args.engine, "tokens": args.tokens, "shape": args.shape, "rows": rows, "peak": peak}
     print("RESULT " + json.dumps(found), flush=True)
 
 

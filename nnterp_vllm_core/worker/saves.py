@@ -96,7 +96,8 @@ def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, 
     parts = []
     for (dtype, device, raw), lengths in zip(buffers, sizes, strict=True):
         flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype) if raw else torch.empty(0, dtype=dtype)
-        parts.append(iter(flat.to(device).split(lengths)))
+        pieces: tuple[torch.Tensor, ...] = torch.split(flat.to(device), lengths)  # type: ignore[no-untyped-call]
+        parts.append(iter(pieces))
     tensors = [next(parts[group]).clone().view(shape) for group, shape in places]
     found: dict[str, Any] = _Unpickler(io.BytesIO(index), tensors).load()
     return found
