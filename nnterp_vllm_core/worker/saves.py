@@ -96,7 +96,7 @@ def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, 
     parts = []
     for (dtype, device, raw), lengths in zip(buffers, sizes, strict=True):
         flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype) if raw else torch.empty(0, dtype=dtype)
-        pieces: tuple[torch.Tensor, ...] = torch.split(flat.to(device), lengths)  # type: ignore[no-untyped-call]
+        pieces: tuple[torch.Tensor, ...] = torch.split(flat.to(device), lengths)
         parts.append(iter(pieces))
     tensors = [next(parts[group]).clone().view(shape) for group, shape in places]
     found: dict[str, Any] = _Unpickler(io.BytesIO(index), tensors).load()
