@@ -13,7 +13,6 @@ from typing import Any
 
 from .errors import EngineNotInstalled, MainGuardError, UnsupportedEngine
 
-
 #: Arguments of `StandardizedTransformer` that mean nothing to vLLM, with what to use instead.
 _TRANSFORMERS_ONLY = {
     "device_map": "vLLM places a model itself; tensor_parallel_size= spreads it over devices",

@@ -38,7 +38,7 @@ class Passport:
     override: ModuleType | str | Family | None
     rename: Any
     envoys: Any
-    model: type | None = None
+    model: Any = None
 
     def stamp(self, refusal: str | None = None) -> dict[str, Any]:
         """This passport as JSON.

@@ -66,9 +66,7 @@ def raw_view(envoy: Any, side: str, kind: type[RawRowsView] | type[RawLiveView])
     views: dict[str, View] = envoy.__dict__.setdefault(SLOT, {})
     name = f"raw {side}"
     if name not in views:
-        value = Value(
-            name=side, host="layer", axes=("batch", "seq", "hidden"), meaning=f"The module's {side} as it stands."
-        )
+        value = Value(name=side, host="layer", axes=("batch", "seq", "hidden"), meaning=f"The module's {side} as it stands.")
         location = f"{envoy.path}.{side}"
         views[name] = kind(value, location, location)
     return views[name]

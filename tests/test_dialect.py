@@ -42,7 +42,9 @@ def pair(request: pytest.FixtureRequest, folders: dict[str, Path], engines: Engi
     """One checkpoint on transformers and on vLLM."""
     engines.close()
     folder = str(folders[request.param])
-    reference = NnterpTransformer(folder, enable_attention_probs=True, check_renaming=False, dispatch=True, dtype=torch.float32)
+    reference = NnterpTransformer(
+        folder, enable_attention_probs=True, check_renaming=False, dispatch=True, dtype=torch.float32
+    )
     model = NnterpVLLM(folder, enable_attention_probs=True, **OPTIONS)
     yield reference, model
     stop(model)
