@@ -3,7 +3,8 @@
 A name bound and saved above the invokes (``out = nnsight.save([])``) travels with every request, and every request sends
 its own copy home. nnsight merges lists of one length slot by slot, so of three requests that each append one item only the
 last one's would be left. Here the copies are compared with what was sent: what each request added or changed is put
-together in the order in which the requests were submitted, as if one object had been there all along.
+together in the order in which the requests were submitted, as if one object had been there all along. (There, a list that
+several rows append to at several layers has them layer by layer; here each request's items stay together.)
 """
 
 from __future__ import annotations

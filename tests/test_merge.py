@@ -25,7 +25,6 @@ def appended(model: Any) -> dict[str, torch.Tensor]:
         out = nnsight.save([])
         for text in TEXTS:
             with tracer.invoke(text):
-                out.append(model.layers[1].layer_output[:, -1])
                 out.append(model.logits[:, -1])
     return {f"{index}": one for index, one in enumerate(out)}
 
@@ -45,8 +44,9 @@ def a_number_of_items_that_differs(model: Any) -> dict[str, torch.Tensor]:
         for count, text in enumerate(TEXTS):
             with tracer.invoke(text):
                 for layer in range(count):
-                    out.append(model.layers[layer].layer_output[:, -1])
-    return {f"{index}": one for index, one in enumerate(out)}
+                    # transformers computes a layer for all rows before the next one, vLLM's requests come one by one.
+                    out.append((f"invoke {count}, layer {layer}", model.layers[layer].layer_output[:, -1]))
+    return dict(out)
 
 
 def slots(model: Any) -> dict[str, torch.Tensor]:
@@ -132,6 +132,17 @@ def test_what_every_invoke_puts_in_is_there(run: Run, engines: Engines, referenc
     assert ours.keys() == theirs.keys()
     for key, value in ours.items():
         assert gap(value, theirs[key].detach()) <= FLOAT32, key
+
+
+def test_what_one_invoke_appends_stays_together_on_vllm(engines: Engines) -> None:
+    model = engines.get("qwen2")
+    with model.trace(**GREEDY) as tracer:
+        out = nnsight.save([])
+        for index, text in enumerate(TEXTS):
+            with tracer.invoke(text):
+                for layer in model.layers[:2]:
+                    out.append((index, layer.layer_output.shape[-1]))
+    assert out == [(index, 128) for index in range(len(TEXTS)) for _ in range(2)]
 
 
 def test_one_invoke_is_left_as_it_is(engines: Engines) -> None:
