@@ -115,37 +115,48 @@ def edited(model: Any, other: torch.Tensor, vector: torch.Tensor) -> dict[str, t
     found: dict[str, torch.Tensor] = {}
     with model.trace(PROMPT):
         model.layers_output[1][:, -1] = 0
-        found["zeroed"] = model.logits[:, -1].save()
+        value = model.logits[:, -1].save()
+    found["zeroed"] = value
     with model.trace(PROMPT):
         model.layers_output[1] = other
-        found["assigned"] = model.layers_input[2].save()
+        value = model.layers_input[2].save()
+    found["assigned"] = value
     with model.trace(PROMPT):
         model.layers_output[0] += vector
-        found["added"] = model.logits[:, -1].save()
+        value = model.logits[:, -1].save()
+    found["added"] = value
     with model.trace(PROMPT):
         model.attentions_output[1] = model.attentions_output[1] * 0.5
-        found["attention"] = model.logits[:, -1].save()
+        value = model.logits[:, -1].save()
+    found["attention"] = value
     with model.trace(PROMPT):
         model.mlps_output[2][:, 1:] *= -1
-        found["mlp"] = model.logits[:, -1].save()
+        value = model.logits[:, -1].save()
+    found["mlp"] = value
     with model.trace(PROMPT):
         model.attentions_input[1][:, 0] = 0
-        found["attention input"] = model.logits[:, -1].save()
+        value = model.logits[:, -1].save()
+    found["attention input"] = value
     with model.trace(PROMPT):
         model.token_embeddings[:, 2] = 0
-        found["embeddings"] = model.logits[:, -1].save()
+        value = model.logits[:, -1].save()
+    found["embeddings"] = value
     with model.trace(PROMPT):
         model.steer(layers=[2, 0], steering_vector=vector, factor=2, token_positions=[0, -1], batch_index=0)
-        found["steered"] = model.next_token_probs.save()
+        value = model.next_token_probs.save()
+    found["steered"] = value
     with model.trace(PROMPT):
         model.steer(1, vector, positions=-1)
-        found["steered at the end"] = model.logits[:, -1].save()
+        value = model.logits[:, -1].save()
+    found["steered at the end"] = value
     with model.trace(PROMPT):
         model.skip_layers(1, 2, layer_returns_tuple=True)
-        found["skipped"] = model.layers_input[3].save()
+        value = model.layers_input[3].save()
+    found["skipped"] = value
     with model.trace(PROMPT):
         model.skip_layer(0, skip_with=other)
-        found["skipped with"] = model.logits[:, -1].save()
+        value = model.logits[:, -1].save()
+    found["skipped with"] = value
     return found
 
 
@@ -248,9 +259,10 @@ def test_mistakes_are_named(pair: tuple[Any, Any]) -> None:
             _ = model.attentions_output[0]
         with pytest.raises(ValueError, match=r"\[hidden\] or \[batch, hidden\]"):
             model.get_topk_closest_tokens(torch.zeros(1, 1, 128))
+    _, model = pair
     with pytest.raises(RuntimeError, match=r"^Unavailable: lm_head\.output: .*model\.logits"):
-        with pair[1].trace(PROMPT):
-            pair[1].lm_head.output.save()
+        with model.trace(PROMPT):
+            model.lm_head.output.save()
 
 
 @pytest.mark.parametrize("kind", [NnterpTransformer, NnterpVLLM])
