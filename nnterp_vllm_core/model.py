@@ -142,6 +142,7 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
             override=family,
             rename=self._user_rename,
             envoys=self._user_envoys,
+            model=None if type(self) is StandardizedVLLM else type(self),
         )
 
     def trace(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -149,13 +150,9 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
 
         Raises:
             UnsupportedEngine: ``scan=`` or ``validate=``: no forward runs in this process that could be tried out first.
+                ``attention_mask=``: nothing is padded.
         """
-        for option in ("scan", "validate"):
-            if kwargs.pop(option, False):
-                raise UnsupportedEngine(
-                    f"{option}=True runs the block on fake tensors first, and a vLLM engine runs its forward in the worker "
-                    f"on real ones alone. Drop it; shapes can be read off the values that a trace serves."
-                )
+        guard.require_trace(kwargs)
         scope.close_left_open()
         return super().trace(*inputs, **kwargs)
 
