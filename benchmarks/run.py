@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 #: Single-threaded on a CPU: Python between kernels lets OpenMP's threads fall asleep, and waking them is what is timed then.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "0",

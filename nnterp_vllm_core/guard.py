@@ -130,6 +130,23 @@ def _guarded(tree: ast.Module, line: int) -> bool:
 
 
 @contextlib.contextmanager
+def spawned_workers() -> Iterator[None]:
+    """Let vLLM spawn its worker rather than fork it, for the length of a load and unless the user chose.
+
+    A forked worker cannot use CUDA once this process has as much as asked whether there is a device.
+    """
+    variable = "VLLM_WORKER_MULTIPROC_METHOD"
+    if variable in os.environ:
+        yield
+        return
+    os.environ[variable] = "spawn"
+    try:
+        yield
+    finally:
+        os.environ.pop(variable, None)
+
+
+@contextlib.contextmanager
 def hostless_accelerator() -> Iterator[None]:
     """Let vLLM empty a cache that a host without an accelerator does not have, for the length of a load.
 
