@@ -31,7 +31,7 @@ class Bench:
 
         tiny(model_type, folder, **options, **config)
 
-    def open(self, folder: str, family: str | None, attention: str) -> dict[str, Any]:
+    def open(self, folder: str, family: str | Family | None, attention: str) -> dict[str, Any]:
         """Load a checkpoint twice. Returns what the modules say about sizes."""
         from .. import StandardizedTransformer
 

@@ -25,8 +25,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     suite: Any = metafunc.cls
     if suite is None or not hasattr(suite, "runs_on"):
         return
-    if suite.no_backend:
-        metafunc.config.stash.setdefault(_NOT_RUN, {})[suite.model_type] = suite.no_backend
+    if suite.lacks():
+        left_out = {f"{suite.model_type} on vLLM": f"{', '.join(suite.lacks())} is not installed"}
+    elif suite.no_backend:
+        left_out = {f"{suite.model_type} on vLLM's Transformers backend": suite.no_backend}
+    else:
+        left_out = {}
+    metafunc.config.stash.setdefault(_NOT_RUN, {}).update(left_out)
     # All tests take a prefix of one list, so that pytest sees the same parameter of every test and groups them by it.
     whole = [(engine, "") for engine in suite.runs_on()]
     names = list(suite.variants)
@@ -59,10 +64,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say which families were not run on vLLM's Transformers backend, and why."""
+    """Say which families were not run on which engine, and why."""
     not_run = config.stash.get(_NOT_RUN, {})
     if not_run:
-        terminalreporter.section("not run on vLLM's Transformers backend")
+        terminalreporter.section("families not run")
         for family, reason in sorted(not_run.items()):
             terminalreporter.line(f"{family}: {reason}")
 

@@ -99,17 +99,18 @@ class ValuePromises:
     def test_every_value_equals_transformers(self, engine_under_test: Subject) -> None:
         """Every served value of every block, for prompts of one token, of a few, and longer than any window."""
         subject = engine_under_test
-        allowed = {name: subject.allowed(name) for name in VALUES}
+        allowed, findings = {name: subject.allowed(name) for name in VALUES}, []
         for number, ids in enumerate(subject.case.prompts):
             ours, reference = subject.read(number), subject.case.values(ids)
             if number == len(subject.case.prompts) - 1:
                 record(subject, ours, reference)
-            findings = differences(ours, reference, allowed)
+            for one in differences(ours, reference, allowed):
+                findings.append(replace(one, key=f"{one.key} of {len(ids)} tokens"))
             for key in ours.keys() - reference.keys():
                 # Interior values that transformers computes out of reach are checked against one another, below.
                 if key.rpartition(".")[2] not in INTERIOR:
                     findings.append(Finding(key=key, observed="no reference", allowed="a value of transformers"))
-            assert not findings, report(subject.who, f"values equal transformers' ({len(ids)} tokens)", findings)
+        assert not findings, report(subject.who, "values equal transformers'", findings)
 
     @pytest.mark.variants
     def test_scores_give_the_pattern_and_the_pattern_gives_the_head_outputs(self, engine_under_test: Subject) -> None:

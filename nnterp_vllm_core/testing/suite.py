@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..family import Family
 from .promises_requests import RequestPromises
 from .promises_values import ValuePromises
 from .promises_writes import WritePromises
@@ -23,9 +24,11 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
         model_type: As ``config.json`` spells it; the installed family that covers it is tested.
         config: What the tiny checkpoint's config says. Heads have to be 32 wide or more, for vLLM's CPU attention.
         variants: Name to what differs from ``config``; each is a checkpoint of its own and runs the checks of values.
-        family: A family's dotted module name, instead of the installed plugin.
+        family: A family's dotted module name or a `Family`, instead of the installed plugin.
         engines: ``"vllm"`` (its own implementation) and ``"backend"`` (its Transformers backend). Left empty, the
             first where the installed vLLM has the declared module, the second where transformers' side is declared.
+        needs: Modules that vLLM's implementations import and that an environment may lack; without them only transformers'
+            side is checked, and the summary says so.
         no_backend: Why vLLM's Transformers backend cannot run this model; the summary repeats it.
         tolerances: Value name, or ``"*"`` for all, to ``(bound, reason)``, where 1e-5 does not hold on vLLM's own
             implementation; ``"backend:mlp_output"`` and ``"backend:*"`` are for the backend. The smallest that holds,
@@ -40,8 +43,9 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
     model_type: ClassVar[str]
     config: ClassVar[Mapping[str, Any]]
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    family: ClassVar[str | None] = None
+    family: ClassVar[str | Family | None] = None
     engines: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ()
     no_backend: ClassVar[str] = ""
     tolerances: ClassVar[Mapping[str, tuple[float, str]]] = {}
     no_identity: ClassVar[str] = ""
@@ -52,6 +56,8 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
     @classmethod
     def runs_on(cls) -> tuple[str, ...]:
         """The engines to test, without importing vLLM."""
+        if cls.lacks():
+            return ()
         if cls.engines:
             return cls.engines
         from .. import loader
@@ -60,6 +66,11 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
         native = any(_is_there(one.source) for one in plugin.family.native)
         backend = plugin.family.transformers is not None and not cls.no_backend
         return ("vllm",) * native + ("backend",) * backend
+
+    @classmethod
+    def lacks(cls) -> tuple[str, ...]:
+        """The needed modules that are not installed."""
+        return tuple(name for name in cls.needs if importlib.util.find_spec(name) is None)
 
 
 def _is_there(module: str) -> bool:
