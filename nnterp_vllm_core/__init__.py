@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .collect.result import Collected
     from .envoys import AttentionEnvoy, BlockEnvoy, MlpEnvoy
     from .errors import (
         BrokenPlugin,
         CheckpointNotFound,
+        CollectionError,
         DeclarationError,
         DuplicateFamily,
         EngineNotInstalled,
         LoadVetoed,
         MainGuardError,
         NnterpVLLMError,
+        OutputFolderError,
         PluginMismatch,
         ReadOnlyValue,
         Unavailable,
@@ -34,18 +37,21 @@ _HOMES = {
     "StandardizedVLLM": "model",
     "StandardizedTransformer": "transformers_model",
     "BlockEnvoy": "envoys",
+    "Collected": "collect.result",
     "AttentionEnvoy": "envoys",
     "MlpEnvoy": "envoys",
     **dict.fromkeys(
         (
             "BrokenPlugin",
             "CheckpointNotFound",
+            "CollectionError",
             "DeclarationError",
             "DuplicateFamily",
             "EngineNotInstalled",
             "LoadVetoed",
             "MainGuardError",
             "NnterpVLLMError",
+            "OutputFolderError",
             "PluginMismatch",
             "ReadOnlyValue",
             "Unavailable",
@@ -62,6 +68,8 @@ __all__ = [
     "BlockEnvoy",
     "BrokenPlugin",
     "CheckpointNotFound",
+    "Collected",
+    "CollectionError",
     "DeclarationError",
     "DuplicateFamily",
     "EngineNotInstalled",
@@ -69,6 +77,7 @@ __all__ = [
     "MainGuardError",
     "MlpEnvoy",
     "NnterpVLLMError",
+    "OutputFolderError",
     "PluginMismatch",
     "ReadOnlyValue",
     "StandardizedTransformer",

@@ -63,3 +63,11 @@ class Unavailable(NnterpVLLMError, RuntimeError):
 
 class ReadOnlyValue(NnterpVLLMError, TypeError):
     """An edit of a value that is computed beside the model, so the edit could reach nothing."""
+
+
+class OutputFolderError(NnterpVLLMError, OSError):
+    """A folder that a collection cannot write to, or that holds another run."""
+
+
+class CollectionError(NnterpVLLMError, RuntimeError):
+    """A collection that failed in the engine's worker; the message has the worker's own words."""

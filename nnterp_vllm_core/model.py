@@ -14,6 +14,7 @@ from nnsight.modeling.vllm.envoys import parallel_envoys
 
 from . import guard, loader, merge, scope
 from .checkpoint import raw_model_type, read_config, text_config
+from .collect.collector import BulkCollection
 from .contributions import Contributions
 from .engine import engine_version
 from .envoys import ModelValues, StandardValue
@@ -38,7 +39,7 @@ class ServedLogits(StandardValue):
         return model.interleaver.handle(f"{model.path}.logits", rows)
 
 
-class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
+class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
     """A vLLM engine whose internals are read and edited under standard names.
 
     Args:
@@ -189,7 +190,7 @@ class StandardizedVLLM(StandardMethods, ModelValues, VLLM):
         guard.require_main_guard()
         self._WORKER_CLS = _worker_class()
         additional = kwargs.pop("additional_config", None) or {}
-        with guard.hostless_accelerator(), raised_by_driver() as refusal:
+        with guard.hostless_accelerator(), guard.spawned_workers(), raised_by_driver() as refusal:
             stamp = {**self._passport.stamp(refusal), "float32_products": self._float32_products}
             additional = {**additional, KEY: stamp}
             module: torch.nn.Module = super()._load(repo_id, additional_config=additional, **kwargs)

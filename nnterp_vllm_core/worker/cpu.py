@@ -6,10 +6,11 @@ from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from .gathering import GathersRows
 from .runner import install
 
 
-class StandardCPUWorker(CPUWorker):
+class StandardCPUWorker(GathersRows, CPUWorker):
     """vLLM's CPU worker with blocks on its requests.
 
     nnsight's worker accepts vLLM's GPU runner alone, so its calls are borrowed rather than inherited.

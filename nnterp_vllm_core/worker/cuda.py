@@ -6,10 +6,11 @@ from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker
 
+from .gathering import GathersRows
 from .runner import install
 
 
-class StandardCUDAWorker(NNsightGPUWorker):
+class StandardCUDAWorker(GathersRows, NNsightGPUWorker):
     """vLLM's GPU worker with blocks on its requests."""
 
     def init_device(self) -> None:

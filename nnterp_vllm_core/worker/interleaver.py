@@ -6,6 +6,7 @@ each block gets its slice. A block's cost is then a slice, not an allocation, an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nnsight.modeling.vllm.interleaver import VLLMInterleaver
@@ -40,12 +41,28 @@ class StandardInterleaver(VLLMInterleaver):
 
     Attributes:
         shared: The copies of the visit that is being served.
+        gathers: What bulk collection still takes from this step, by location; called with the value that blocks left.
     """
 
     shared: Shared | None = None
+    gathers: dict[str, Callable[[Any, Any], None]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gathers = {}
+
+    def reindex(self) -> None:
+        """Note who waits where; see nnsight's ``Interleaver.reindex``. Modules hand off while something is gathered."""
+        super().reindex()
+        self.busy = bool(self.mediators or self.gathers)
 
     def handle(self, provider: str, value: Any) -> Any:
         """Route a value to the blocks that wait for it; see nnsight's ``Interleaver.handle``."""
+        if provider in self.gathers:
+            gather = self.gathers.pop(provider)
+            value = self.handle(provider, value)
+            gather(self, value)
+            return value
         if provider not in self.parked:
             if self.taps or self.observers:
                 return super().handle(provider, value)

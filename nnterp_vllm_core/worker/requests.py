@@ -7,15 +7,27 @@ from typing import Any
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 
 from ..mediator import StandardMediator
+from .gathering import Gathering
 from .saves import StandardRequest
 
 
 class StandardRequests(Requests):
-    """nnsight's bookkeeping for blocks that serve standard values."""
+    """nnsight's bookkeeping for blocks that serve standard values.
+
+    Attributes:
+        gathering: Bulk collections, whose requests carry no blocks.
+        gathers: What they want of this step, by location.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gathering = Gathering()
+        self.gathers: dict[str, Any] = {}
 
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
         """Take the blocks off new requests; see nnsight's ``Requests.add``."""
         super().add(new_requests, persistent_objects)
+        self.gathering.admit(new_requests)
         for data in new_requests:
             request = self.requests.get(data.req_id)
             if request is not None and type(request) is not StandardRequest:
@@ -30,9 +42,11 @@ class StandardRequests(Requests):
         """Refuse split prompts; see nnsight. It is the step's last call that knows the runner's states."""
         super().refuse_chunked(spans, states)
         self.place(spans, states)
+        self.gathers = self.gathering.begin(spans, states)
 
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
         """Point every block at its own rows of this step; see nnsight's ``Requests.scope``."""
+        model.interleaver.gathers = self.gathers
         super().scope(model, spans)
         self.trim(spans)
 
