@@ -52,6 +52,21 @@ class Sampler(LogitsProcessor):
         return torch.multinomial(probabilities, 1, generator=self.generator)
 
 
+def taken_from(invokes: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any]:
+    """The settings that were given to a trace's invokes, taken out of their arguments.
+
+    Raises:
+        UnsupportedEngine: They differ. The invokes are rows of one batch, which one ``generate`` runs.
+    """
+    given = [{name: kwargs.pop(name) for name in sorted(SAMPLING & kwargs.keys())} for _, kwargs in invokes]
+    if any(one != given[0] for one in given):
+        raise UnsupportedEngine(
+            f"The invokes of this trace have different sampling settings ({given!r}), and transformers runs them as one "
+            f"batch. Give the settings to trace(), or run the prompts in traces of their own; StandardizedVLLM takes both."
+        )
+    return given[0] if given else {}
+
+
 def generation_settings(settings: dict[str, Any], tokenizer: Any, sampler: Sampler) -> dict[str, Any]:
     """Arguments of transformers' ``generate`` for vLLM's settings; sets up ``sampler``.
 

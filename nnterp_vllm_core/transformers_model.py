@@ -22,7 +22,7 @@ from .live import ComputedView, LiveView
 from .mediator import StandardMediator
 from .methods import StandardMethods
 from .protocol import INTERIOR, VALUES
-from .sampling import SAMPLING, Sampler, generation_settings
+from .sampling import SAMPLING, Sampler, generation_settings, taken_from
 from .tree import ROOT, Plan, before_head, child_of, first_block, located
 from .views import MissingView, View, element
 
@@ -182,20 +182,33 @@ class StandardizedTransformer(StandardMethods, ModelValues, TransformersModel):
 
         ``trace(prompt)`` runs one forward. ``trace(prompt, temperature=0.0, max_tokens=3)`` generates, under
         ``tracer.iter`` one step a token, with vLLM's names and defaults for the settings it shares: ``temperature``,
-        ``max_tokens``, ``top_p``, ``top_k``, ``min_tokens``, ``ignore_eos``, ``seed``.
+        ``max_tokens``, ``top_p``, ``top_k``, ``min_tokens``, ``ignore_eos``, ``seed``. ``tracer.invoke`` takes them too, the
+        same on every invoke.
         """
         if fn is None and SAMPLING & kwargs.keys():
-            settings = {name: kwargs.pop(name) for name in sorted(SAMPLING & kwargs.keys())}
-            fn = partial(self._generate_as_vllm, settings)
-            fn.__name__ = "generate"
+            fn = self._generating({name: kwargs.pop(name) for name in sorted(SAMPLING & kwargs.keys())})
         return super().trace(*inputs, fn=fn, **kwargs)
+
+    def _generating(self, settings: dict[str, Any]) -> Any:
+        fn: Any = partial(self._generate_as_vllm, settings)
+        fn.__name__ = "generate"
+        return fn
 
     def _generate_as_vllm(self, settings: dict[str, Any], *inputs: Any, **kwargs: Any) -> Any:
         options = generation_settings(settings, self.tokenizer, self._sampler)
         return self.pipeline.model.generate(*inputs, **kwargs, **options)
 
     def interleave(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run ``fn`` with this trace's blocks; see nnsight's ``Envoy.interleave``."""
+        """Run ``fn`` with this trace's blocks; see nnsight's ``Envoy.interleave``.
+
+        Raises:
+            UnsupportedEngine: Invokes have settings of their own that differ: they are rows of one batch.
+        """
+        batcher = kwargs.get("batcher")
+        generating = getattr(fn, "func", None) == self._generate_as_vllm
+        # Under `generate` and `pipe` they are those functions' own.
+        if batcher is not None and (generating or fn == self._call) and (settings := taken_from(batcher.invokes)):
+            fn = self._generating({**(fn.args[0] if generating else {}), **settings})
         if not self.dispatched:
             self.dispatch()
         for mediator in [*self._edits, *self.interleaver.mediators]:

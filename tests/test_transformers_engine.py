@@ -235,3 +235,25 @@ def test_two_names_of_the_length_are_refused(qwen2: Any) -> None:
     with pytest.raises(UnsupportedEngine, match="two names of one setting"):
         with qwen2.trace(PROMPT, max_tokens=1, max_new_tokens=1):
             qwen2.logits.save()
+
+
+def test_settings_of_invokes_generate_when_they_are_the_same(qwen2: Any) -> None:
+    with qwen2.trace(temperature=0.0) as tracer:
+        with tracer.invoke(PROMPT, max_tokens=3, ignore_eos=True):
+            steps = []
+            for _ in tracer.iter[:3]:
+                steps.append(tuple(qwen2.logits.shape))
+            steps = tuple(steps).save()
+        with tracer.invoke("hello", max_tokens=3, ignore_eos=True):
+            last = qwen2.layers[1].layer_output[:, -1].save()
+    assert steps == ((1, 1, 512),) * 3
+    assert last.shape == (1, 128)
+
+
+def test_settings_of_invokes_that_differ_are_refused_with_the_way_out(qwen2: Any) -> None:
+    with pytest.raises(UnsupportedEngine, match=r"different sampling settings .*traces of their own"):
+        with qwen2.trace() as tracer:
+            with tracer.invoke(PROMPT, max_tokens=3):
+                qwen2.logits.save()
+            with tracer.invoke("hello", max_tokens=2):
+                qwen2.logits.save()
