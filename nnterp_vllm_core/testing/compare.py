@@ -44,6 +44,7 @@ def report(who: str, promise: str, findings: Iterable[Finding]) -> str:
 
 def gap(ours: torch.Tensor, reference: torch.Tensor) -> float:
     """The largest difference, relative to the reference's largest magnitude; infinite where either holds no number."""
+    ours, reference = ours.cpu(), reference.cpu()
     if not (torch.isfinite(ours).all() and torch.isfinite(reference).all()):
         return float("inf")
     scale = reference.abs().max().item()
@@ -52,6 +53,7 @@ def gap(ours: torch.Tensor, reference: torch.Tensor) -> float:
 
 def compared(key: str, ours: torch.Tensor, reference: torch.Tensor, allowed: float) -> Finding | None:
     """What is wrong with one value, if anything."""
+    ours, reference = ours.cpu(), reference.cpu()
     ours, reference = ours.cpu(), reference.cpu()
     if tuple(ours.shape) != tuple(reference.shape):
         return Finding(key=key, observed=f"shape {tuple(ours.shape)}", allowed=f"shape {tuple(reference.shape)}")

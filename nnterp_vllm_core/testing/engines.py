@@ -68,7 +68,14 @@ def start(checkpoint: Path, **options: Any) -> Any:
 
         # A tiny model needs little of a card, and several are loaded one after another.
         share = {"gpu_memory_utilization": 0.1} if torch.cuda.is_available() else {}
-        return StandardizedVLLM(str(checkpoint), **{**OPTIONS, **share, **options})
+        try:
+            return StandardizedVLLM(str(checkpoint), **{**OPTIONS, **share, **options})
+        except BaseException:
+            # What a failed start leaves behind would break the next one in this process.
+            from vllm.distributed import cleanup_dist_env_and_memory
+
+            cleanup_dist_env_and_memory()
+            raise
 
 
 def stop(model: Any) -> None:

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 _HEADER = struct.Struct("<Q")
+#: How many requests may wait. Each side writes into a pipe of 64 kB; were both full, neither would read.
+_AHEAD = 16
 
 
 class ReferenceError(RuntimeError):
@@ -64,6 +66,8 @@ class Reference:
     def ask(self, name: str, *arguments: Any, **options: Any) -> Pending:
         """Send a request: a method of `bench.Bench` by name, and its arguments."""
         assert self._process.stdin is not None
+        while len(self._waiting) >= _AHEAD:
+            self.receive()
         _send(self._process.stdin, (name, _arrays(arguments), _arrays(options)))
         pending = Pending(self, name)
         self._waiting.append(pending)
