@@ -183,10 +183,17 @@ class View:
 
 @dataclass(frozen=True)
 class Layout:
-    """A two-way map between an engine's rows and a standard layout; ``serve`` must return a view."""
+    """A two-way map between an engine's rows and a standard layout.
+
+    Attributes:
+        serve: Rows -> standard layout, as a view.
+        rows: A standard value and the live rows that it is for -> rows.
+        axis: Where the rows are in the standard layout.
+    """
 
     serve: Callable[[torch.Tensor], torch.Tensor]
     rows: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    axis: int = 1
 
 
 def _batched(rows: torch.Tensor) -> torch.Tensor:
@@ -209,7 +216,7 @@ def heads_layout(head_dim: int, *, heads_first: bool) -> Layout:
         rows = new.squeeze(0)
         return (rows.transpose(0, 1) if heads_first else rows).reshape(live.shape)
 
-    return Layout(serve=serve, rows=back)
+    return Layout(serve=serve, rows=back, axis=2 if heads_first else 1)
 
 
 class RowsView(View):
@@ -229,15 +236,15 @@ class RowsView(View):
         shared = visit.shared
         if shared is None or visit.group is None or not shared.worthwhile:
             return self.copy(visit.raw)
-        whole = shared.get(self)
-        if whole is None:
-            whole = shared[self] = self.rows_of(visit.value)
-        axis = visit.batcher._token_dim(whole)
-        if axis is None:
+        if self not in shared:
+            rows = self.rows_of(visit.value)
+            shared[self] = None if visit.batcher._token_dim(rows) is None else self.layout.serve(rows)
+        whole = shared[self]
+        if whole is None:  # these are no rows of the step
             return self.copy(visit.raw)
         # `.data`: the same memory with an edit counter of its own, so that one request's edit is not taken for another's.
-        base = whole.narrow(axis, *visit.group).data
-        return self.layout.serve(base), base
+        mine = whole.narrow(self.layout.axis, *visit.group).data
+        return mine, mine
 
 
 class TensorView(RowsView):
