@@ -33,8 +33,8 @@ class Planted(ConformanceSuite):
     engines = ("vllm",)
 
 
-class TestBeforeTheNorm(Planted):
-    family = native(values={"attention_output": At("input_layernorm.output", 0)})
+class TestNorm(Planted):
+    family = native(values={"attention_output": At("post_attention_layernorm.output", 0)})
 
 
 class TestHalfAStream(Planted):
@@ -58,7 +58,7 @@ class TestSize(Planted):
 
 
 class TestTransformersPlace(Planted):
-    family = other(values={"attention_output": At("input_layernorm.output")})
+    family = other(values={"attention_output": At("post_attention_layernorm.output")})
 
 
 class TestTransformersFactor(Planted):

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 #: A planted mistake, promises that must fail for it, and what the messages must name.
 PLANTED = [
-    ("BeforeTheNorm", {"every_value_equals_transformers", "contributions_add_up"}, "layers.0.self_attn.attention_output"),
+    ("Norm", {"every_value_equals_transformers", "contributions_add_up"}, "layers.0.self_attn.attention_output"),
     ("HalfAStream", {"every_value_equals_transformers", "the_last_stream_projects"}, "layers.0.layer_output"),
     ("Factor", {"every_value_equals_transformers", "contributions_add_up"}, "layers.3.mlp.mlp_output"),
     ("NoLastNorm", {"the_last_stream_projects"}, "projected"),
