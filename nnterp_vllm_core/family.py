@@ -42,9 +42,7 @@ LLAMA_BLOCK_NAMES: Mapping[str, str] = {
 TIED_NAMES: Mapping[str, str] = {name: path for name, path in LLAMA_NAMES.items() if name != "lm_head"}
 #: A text model inside vLLM's multimodal wrappers, and inside transformers' own.
 VLLM_WRAPPED: Mapping[str, str] = {name: f"language_model.{path}" for name, path in LLAMA_NAMES.items()}
-HF_WRAPPED: Mapping[str, str] = {
-    name: path.replace("model.", "model.language_model.") for name, path in LLAMA_NAMES.items()
-}
+HF_WRAPPED: Mapping[str, str] = {name: path.replace("model.", "model.language_model.") for name, path in LLAMA_NAMES.items()}
 #: GPT-2's spelling of the same, shared by several families.
 GPT2_NAMES: Mapping[str, str] = {
     "embed_tokens": "transformer.wte",
@@ -122,7 +120,8 @@ class Stream:
 
     Attributes:
         enters: The forward's argument that holds the stream.
-        leaves: Which element of the returned tuple is the stream; ``None`` for a bare tensor.
+        leaves: Which element of the returned tuple is the stream; ``None`` for a bare tensor. 0 is also right where some
+            versions return the tensor alone.
     """
 
     enters: Arg = Arg(0, "hidden_states")
