@@ -12,16 +12,17 @@ and ``get_topk_closest_tokens`` returns dicts here and lists there. Everything o
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from .errors import Unavailable, UnsupportedEngine
+from .errors import UnsupportedEngine
 from .methods import StandardMethods
 from .model import StandardizedVLLM
-from .raw import RawLiveView, RawRowsView, raw_view
+from .per_layer import PerLayer
+from .plain_head import Head, product_alone
+from .raw import RawLiveView, RawRowsView
 from .sampling import SAMPLING
 from .transformers_model import StandardizedTransformer
 from .tree import before_head
@@ -37,44 +38,6 @@ _WITHOUT_EFFECT = (
 )
 
 Positions = int | slice | Sequence[int] | torch.Tensor
-
-
-class PerLayer:
-    """``model.layers_output`` and its like: one value, or one module, of every layer, read and assigned by index."""
-
-    def __init__(self, model: Any, part: str | None, value: str | None) -> None:
-        self.model = model
-        self.part = part
-        self.value = value
-
-    def __getitem__(self, layer: int) -> Any:
-        """The value (inside a trace block) or the module of a layer; negative counts from the end."""
-        envoy = self._envoy(layer)
-        if self.value is None:
-            return envoy
-        if self.value in ("input", "output"):
-            return raw_view(envoy, self.value, self.model._raw).get()
-        return getattr(envoy, self.value)
-
-    def __setitem__(self, layer: int, new: torch.Tensor) -> None:
-        envoy = self._envoy(layer)
-        if self.value is None:
-            raise ValueError(f"A module cannot be assigned; assign its value: {self.part}s_output[{layer}] = ...")
-        if self.value in ("input", "output"):
-            raw_view(envoy, self.value, self.model._raw).set(new)
-        else:
-            setattr(envoy, self.value, new)
-
-    def __call__(self, layer: int) -> Any:
-        """The same as indexing."""
-        return self[layer]
-
-    def __len__(self) -> int:
-        return int(self.model.num_layers)
-
-    def _envoy(self, layer: int) -> Any:
-        block = self.model.layers[self.model._layer_index(layer)]
-        return block if self.part is None else getattr(block, self.part)
 
 
 class NnterpDialect(StandardMethods):
@@ -284,47 +247,6 @@ class NnterpVLLM(NnterpDialect, StandardizedVLLM):
         self.__dict__["lm_head"] = Head(self, self.get(implementation.names["embed_tokens"]) if envoy is None else envoy)
 
     def _head(self, rows: torch.Tensor) -> torch.Tensor:
-        with _plain(self._module):
+        with product_alone(self._module):
             logits: torch.Tensor = self._module.compute_logits(rows)
         return logits
-
-
-class Head:
-    """vLLM's head: callable, as the module of a transformers model is and vLLM's own is not."""
-
-    def __init__(self, model: NnterpVLLM, envoy: Any) -> None:
-        self._model = model
-        self._envoy = envoy
-
-    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The head's product, ``[..., hidden]`` to ``[..., vocab]``."""
-        rows = hidden_states.reshape(-1, hidden_states.shape[-1]).contiguous()
-        with self._model._stood_down():
-            return self._model._head(rows).reshape(*hidden_states.shape[:-1], -1)
-
-    @property
-    def output(self) -> torch.Tensor:
-        """Refused: the engine computes the last position's logits alone, outside any module."""
-        raise Unavailable(
-            "lm_head.output: vLLM never calls its head's module. Read model.logits, the last position's, or call "
-            "model.project_on_vocab on a layer's output."
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_envoy", "_model"):  # while it is being unpickled
-            raise AttributeError(name)
-        return getattr(self._envoy, name)
-
-
-@contextlib.contextmanager
-def _plain(module: Any) -> Iterator[None]:
-    """Let vLLM's logits processor multiply by the head and nothing else."""
-    processors = [one for name, one in module.named_modules() if name.rpartition(".")[2] == "logits_processor"]
-    before = [(one.scale, one.soft_cap) for one in processors]
-    for one in processors:
-        one.scale, one.soft_cap = 1.0, None
-    try:
-        yield
-    finally:
-        for one, (scale, cap) in zip(processors, before, strict=True):
-            one.scale, one.soft_cap = scale, cap
