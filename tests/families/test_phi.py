@@ -7,4 +7,5 @@ from nnterp_vllm_core.testing import SIZES, ConformanceSuite
 
 class TestPhi(ConformanceSuite):
     model_type = "phi"
-    config = {**SIZES, "num_key_value_heads": 4}
+    # Up to 0.28 vLLM's own implementation takes four times the stream for the width, whatever the config says.
+    config = {**SIZES, "num_key_value_heads": 4, "intermediate_size": 512}

@@ -11,3 +11,11 @@ class TestStableLM(ConformanceSuite):
     variants = {"biases": {"use_qkv_bias": True}}
     # vLLM reads the factor under its older name too.
     checkpoint = {"raw": {"partial_rotary_factor": 0.5}}
+
+
+class TestStableLMParallel(ConformanceSuite):
+    """Both parts read one norm, and query and key heads are normed: transformers' code alone loads such checkpoints."""
+
+    model_type = "stablelm"
+    config = {**TestStableLM.config, "use_parallel_residual": True, "qk_layernorm": True}
+    engines = ("backend",)
