@@ -126,7 +126,7 @@ def edited(model: Any, other: torch.Tensor, vector: torch.Tensor) -> dict[str, t
         value = model.logits[:, -1].save()
     found["added"] = value
     with model.trace(PROMPT):
-        model.attentions_output[1] = model.attentions_output[1] * 0.5
+        model.attentions_output[1] = model.attentions_output[1] + vector  # a factor alone would be normed away in Gemma 2
         value = model.logits[:, -1].save()
     found["attention"] = value
     with model.trace(PROMPT):
