@@ -152,6 +152,10 @@ def test_a_position_outside_a_prompt_names_the_prompt(model: Any) -> None:
         model.collect([[1, 2, 3]], STREAM, positions=[[True, False]], quiet=True)
     with pytest.raises(ValueError, match="has 1 masks and there are more prompts"):
         model.collect([[1, 2], [3, 4]], STREAM, positions=[[True, False]], quiet=True)
+    with pytest.raises(TypeError, match="Prompt 1 is a float"):
+        model.collect([[1, 2], 0.5], STREAM, quiet=True)
+    with pytest.raises(ValueError, match="Prompt 1: "):
+        model.collect([[1, 2], [10**6]], STREAM, quiet=True)
 
 
 def test_a_prompt_longer_than_the_context_is_an_error_or_skipped(model: Any) -> None:

@@ -56,13 +56,14 @@ class Prompts:
         self._room = room
         self._skip = skip
         self._hash = hashlib.sha256()
-        self._number = 0
+        self._number = 0  # of the next prompt to hand out
+        self._read = 0  # prompts that were read and hashed
 
     def pass_over(self, count: int) -> Iterator[tuple[int, str]]:
         """Hash the next ``count`` prompts without tokenizing them; yields ``(prompts so far, hash)`` after each."""
         for given in islice(self._given, count):
             self._hashed(given)
-            self._number += 1
+            self._number = self._read
             yield self._number, self._hash.hexdigest()
 
     def __iter__(self) -> Iterator[Prompt]:
@@ -74,12 +75,13 @@ class Prompts:
                 self._number += 1
 
     def _hashed(self, given: Any) -> tuple[str | list[int], list[bool] | None]:
-        content = plain(given, self._number)
-        mask = self._positions.mask(self._number) if self._positions.mode == EACH else None
+        content = plain(given, self._read)
+        mask = self._positions.mask(self._read) if self._positions.mode == EACH else None
         kind, raw = (b"t", content.encode()) if isinstance(content, str) else (b"i", array("q", content).tobytes())
         self._hash.update(kind + len(raw).to_bytes(8, "little") + raw)
         if mask is not None:
             self._hash.update(b"m" + len(mask).to_bytes(8, "little") + bytes(mask))
+        self._read += 1
         return content, mask
 
     def _encoded(self, contents: list[str | list[int]]) -> list[list[int]]:
