@@ -61,9 +61,9 @@ def ratios(shape: str, count: int, tokens: int, rounds: int) -> None:
                 model.collect(prompts, quiet=True, **job)
                 if turn:  # the first round warms up
                     times[name].append((time.perf_counter() - began) / plain)
-        print(f"{shape}, {count} prompts of {tokens} tokens; the last plain generate took {plain:.2f} s")
-        for name, found in times.items():
-            print(f"  {name:42s} {statistics.median(found):.2f}  ({min(found):.2f} to {max(found):.2f})", flush=True)
+            print(f"{shape}, {count} prompts of {tokens} tokens, round {turn}: plain generate took {plain:.2f} s")
+            for name, found in times.items() if turn else ():
+                print(f"  {name:42s} {statistics.median(found):.2f}  ({min(found):.2f} to {max(found):.2f})", flush=True)
 
 
 def memory(shape: str, count: int, tokens: int) -> None:

@@ -116,8 +116,8 @@ class Flight:
         tokens = {"type": "token", "prompt_token_ids": prompt.ids}
         try:
             self._engine.add_request(request, tokens, self._params(prompt))
-        except ValueError as error:  # a token that the vocabulary does not have
-            raise ValueError(f"Prompt {prompt.number}: {error}") from error
+        except Exception as error:  # such as a token that the vocabulary does not have; vLLM's class varies
+            raise ValueError(f"Prompt {prompt.number} is refused by the engine: {error}") from error
         self._sent[request] = prompt
         return self._bytes(prompt)
 
