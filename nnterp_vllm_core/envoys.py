@@ -6,6 +6,7 @@ envoy without one (a user's own class over a module that the family does not des
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from nnsight.intervention.envoy import Envoy
@@ -56,14 +57,28 @@ class StandardValue(property):
         self.view(envoy).set(new)
 
 
-class BlockEnvoy(Envoy):
+class Carrier:
+    """What every envoy with standard values does with a name that it lacks: say which value comes nearest."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]  # nnsight's, which asks the wrapped module
+        except AttributeError as error:
+            mine = [value for value in VALUES if isinstance(getattr(type(self), value, None), StandardValue)]
+            near = difflib.get_close_matches(name, mine, n=1)
+            if not near:
+                raise
+            raise AttributeError(f"{error}. Did you mean {near[0]!r}?") from None
+
+
+class BlockEnvoy(Carrier, Envoy):
     """A transformer block: carries the residual stream that enters and leaves it."""
 
     layer_input = StandardValue(VALUES["layer_input"])
     layer_output = StandardValue(VALUES["layer_output"])
 
 
-class AttentionEnvoy(Envoy):
+class AttentionEnvoy(Carrier, Envoy):
     """A block's attention: carries its contribution to the stream and the interior of its kernel."""
 
     attention_queries = StandardValue(VALUES["attention_queries"])
@@ -75,13 +90,13 @@ class AttentionEnvoy(Envoy):
     attention_output = StandardValue(VALUES["attention_output"])
 
 
-class MlpEnvoy(Envoy):
+class MlpEnvoy(Carrier, Envoy):
     """A block's feed-forward part: carries its contribution to the stream."""
 
     mlp_output = StandardValue(VALUES["mlp_output"])
 
 
-class ModelValues:
+class ModelValues(Carrier):
     """The values that the model itself carries; a mixin of every engine's model class."""
 
     input_ids = StandardValue(VALUES["input_ids"])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import warnings
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from nnsight.intervention.interleaver import Event, Mediator, Pending
 from nnsight.tracing.tracer import _saves
 
 from .errors import NnterpVLLMError, UnsupportedEngine
-from .names import needed
+from .names import changed, needed
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +60,7 @@ class Visit:
             goes on with other tensors.
     """
 
-    __slots__ = ("_raw", "batcher", "group", "location", "occurrence", "shared", "swapped", "value")
+    __slots__ = ("_raw", "batcher", "group", "location", "mediator", "native", "occurrence", "shared", "swapped", "value")
 
     def __init__(self, location: str, occurrence: int, value: Any, mediator: StandardMediator, shared: Any) -> None:
         self.location = location
@@ -69,6 +70,8 @@ class Visit:
         self.group = mediator.batch_group
         self.shared = shared
         self.swapped = self.batcher.swapped
+        self.mediator = mediator
+        self.native = mediator.native
         self._raw: Any = None
 
     @property
@@ -80,8 +83,11 @@ class Visit:
 
     @property
     def stale(self) -> bool:
-        """Whether a native assignment has replaced the tensors since."""
-        return bool(self.swapped != self.batcher.swapped)
+        """Whether the tensors may be others since: a native assignment replaced them, or this block read them natively.
+
+        What is read natively are the live rows, and an edit of those leaves no trace.
+        """
+        return bool(self.swapped != self.batcher.swapped or self.native != self.mediator.native)
 
 
 class Held:
@@ -107,6 +113,7 @@ class StandardMediator(Mediator):
     Attributes:
         held: The private copies handed out at the current visit, by view.
         visit: The current visit, or ``None`` while the block has asked for no standard value there.
+        native: How many native requests the block has made; an earlier visit is stale.
         step: Which step of its request this is; 0 is the prefill.
         cached: Tokens of the prompt that an engine's prefix cache kept from being computed.
     """
@@ -115,6 +122,7 @@ class StandardMediator(Mediator):
     pending: Pending | None
     iteration: int | None
     visit: Any
+    native: int
     step: int
     cached: int
 
@@ -122,6 +130,7 @@ class StandardMediator(Mediator):
         """Begin the block; see nnsight's ``Mediator.start``."""
         self.held = {}
         self.visit = None
+        self.native = 0
         super().start(interleaver)
 
     def _run(self) -> None:
@@ -135,6 +144,9 @@ class StandardMediator(Mediator):
                     f"({error}). Run the block on StandardizedTransformer, which does."
                 ) from error
             raise
+        except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
+            # These are no `Exception`: they would end the engine's step, and with it everybody's requests.
+            raise RuntimeError(f"the block raised {type(error).__name__}({error})") from error
 
     @classmethod
     def running(cls, path: str) -> StandardMediator:
@@ -197,6 +209,7 @@ class StandardMediator(Mediator):
                     if pending.value is WHOLE:
                         reply = (Visit(provider, occurrence, value, self, shared),)
                     else:
+                        self.native += 1
                         reply = (value if batcher is None else batcher.narrow(value, self.batch_group),)
                 elif pending.event is Event.SWAP:
                     value = pending.value if batcher is None else batcher.widen(value, self.batch_group, pending.value)
@@ -210,7 +223,7 @@ class StandardMediator(Mediator):
         return value
 
     def __getstate__(self) -> dict[str, Any]:
-        source, names = _reduced(self.node)
+        source, names, changes = _reduced(self.node)
         known: dict[str, Any] = {}
         borrowed: dict[str, Any] = {}
         for name in names:
@@ -223,6 +236,14 @@ class StandardMediator(Mediator):
                 continue  # a builtin, or a name the block will miss with Python's own NameError
         saved = _saves()
         self.presaved = {name for name, value in known.items() if id(value) in saved}
+        for name in changes:
+            held = known.get(name, borrowed.get(name))
+            if isinstance(held, list | dict | set) and id(held) not in saved:
+                warnings.warn(
+                    f"The block changes {name!r}, a {type(held).__name__} from outside it, and what it puts there stays in "
+                    f"the engine's process. Save it: `{name} = nnsight.save({type(held).__name__}())`.",
+                    stacklevel=2,
+                )
         return {"source": source, "locals": known, "globals": borrowed, "presaved": self.presaved, "copy": self.copy}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -234,12 +255,16 @@ class StandardMediator(Mediator):
         self.cached = 0
 
 
-def _reduced(node: Any) -> tuple[str, list[str]]:
-    """A block's source, on its original line numbers, and the names it needs. Kept on the node: invokes share it."""
-    reduced: tuple[str, list[str]] | None = getattr(node, "_nnterp_vllm_reduced", None)
+def _reduced(node: Any) -> tuple[str, list[str], list[str]]:
+    """A block's source, on its original line numbers, the names it needs, and those of them that it changes in place.
+
+    Kept on the node: invokes share it.
+    """
+    reduced: tuple[str, list[str], list[str]] | None = getattr(node, "_nnterp_vllm_reduced", None)
     if reduced is None:
         source = "\n" * (node.body[0].lineno - 1) + ast.unparse(ast.Module(body=node.body, type_ignores=[]))
-        reduced = source, sorted(needed(node.body))
+        names = needed(node.body)
+        reduced = source, sorted(names), sorted(names & changed(node.body))
         node._nnterp_vllm_reduced = reduced
     return reduced
 

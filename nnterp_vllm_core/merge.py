@@ -71,6 +71,11 @@ def _merged(name: str, base: Any, copies: list[Any]) -> Any:
     if isinstance(base, torch.Tensor) and all(_alike(base, copy) for copy in copies):
         return _elements(name, base, copies)
     changed = [copy for copy in copies if not _same(base, copy)]
+    if len(changed) > 1 and isinstance(base, int | float):
+        raise NnterpVLLMError(
+            f"{name}: {len(changed)} requests changed one number, and each has a copy of its own, so their sum is not known. "
+            f"Append to a saved list instead and combine after the trace."
+        )
     return changed[-1] if changed else base
 
 
@@ -79,6 +84,11 @@ def _entry(name: str, base: dict[Any, Any], key: Any, found: list[Any]) -> Any:
         return _merged(f"{name}[{key!r}]", base[key], found)
     if isinstance(base, defaultdict) and base.default_factory is not None:
         return _merged(f"{name}[{key!r}]", base.default_factory(), found)
+    if len(found) > 1 and all(isinstance(one, list | dict | set) for one in found):
+        raise NnterpVLLMError(
+            f"{name}[{key!r}]: {len(found)} requests each made a {type(found[0]).__name__} there, and whether they mean one "
+            f"or many is not known. Make it above the invokes, or use a key for each request."
+        )
     return found[-1]  # assigned anew, so the later assignment holds
 
 

@@ -35,7 +35,16 @@ class StandardMethods:
 
         Raises:
             IndexError: A layer or a position does not exist.
+            ValueError: The vector's last axis is not ``hidden_size``.
+            TypeError: A position is a boolean.
         """
+        if isinstance(positions, bool):
+            raise TypeError(f"steer: positions={positions!r} is no position; None steers all of them.")
+        if steering_vector.shape[-1:] != (self.hidden_size,):
+            raise ValueError(
+                f"steer: the steering vector is {tuple(steering_vector.shape)}; its last axis has to be "
+                f"hidden_size={self.hidden_size}."
+            )
         for layer in sorted(self._layer_index(one) for one in ([layers] if isinstance(layers, int) else layers)):
             stream = self.layers[layer].layer_output
             where = slice(None) if positions is None else positions

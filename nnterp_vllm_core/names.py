@@ -29,6 +29,26 @@ def needed(body: Sequence[ast.stmt]) -> set[str]:
     return walk.needed
 
 
+#: Methods that change a list, a dict or a set in place.
+_CHANGING = frozenset(
+    ("append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "remove", "discard", "clear")
+)
+
+
+def changed(body: Sequence[ast.stmt]) -> set[str]:
+    """The names whose object ``body`` changes in place: ``name[...] = ...``, ``del name[...]``, ``name.append(...)``."""
+    found: set[str] = set()
+    for node in (part for statement in body for part in ast.walk(statement)):
+        owner: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            owner = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+            owner = node.func.value
+        if isinstance(owner, ast.Name):
+            found.add(owner.id)
+    return found
+
+
 class _Walk:
     def __init__(self) -> None:
         self.needed: set[str] = set()
@@ -48,7 +68,8 @@ class _Walk:
             case ast.AugAssign(target=target, value=value):
                 bound = self.expression(target, self.expression(value, bound), reading=True)
                 bound = self.target(target, bound)
-            case ast.AnnAssign(target=target, value=value):
+            case ast.AnnAssign(target=target, annotation=annotation, value=value):
+                bound = self.expression(annotation, bound)
                 if value is not None:
                     bound = self.target(target, self.expression(value, bound))
             case (
@@ -120,11 +141,20 @@ class _Walk:
             for base in [*node.bases, *(keyword.value for keyword in node.keywords)]:
                 bound = self.expression(base, bound)
         else:
-            for default in [*node.args.defaults, *(one for one in node.args.kw_defaults if one is not None)]:
-                bound = self.expression(default, bound)
+            bound = self.signature(node.args, bound)
+            if node.returns is not None:
+                bound = self.expression(node.returns, bound)
         # Its own name first: a recursive function needs no earlier one.
         bound = bound | {node.name}
         self.needed |= _free(ast.unparse(node)) - bound
+        return bound
+
+    def signature(self, node: ast.arguments, bound: set[str]) -> set[str]:
+        """Defaults and annotations, which are evaluated where the function is defined."""
+        parts = [*node.posonlyargs, *node.args, *node.kwonlyargs, *(one for one in (node.vararg, node.kwarg) if one)]
+        annotations = [part.annotation for part in parts if part.annotation is not None]
+        for default in [*annotations, *node.defaults, *(one for one in node.kw_defaults if one is not None)]:
+            bound = self.expression(default, bound)
         return bound
 
     def target(self, node: ast.expr, bound: set[str]) -> set[str]:
@@ -146,6 +176,7 @@ class _Walk:
         if isinstance(node, ast.NamedExpr):
             return self.target(node.target, self.expression(node.value, bound))
         if isinstance(node, ast.Lambda):
+            bound = self.signature(node.args, bound)
             self.needed |= _free(ast.unparse(node)) - bound
             return bound
         if isinstance(node, _COMPREHENSIONS):

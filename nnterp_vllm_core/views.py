@@ -85,7 +85,7 @@ class View:
         mediator = StandardMediator.running(self.path)
         visit = self.at(mediator)
         held = mediator.held.get(self)
-        if held is not None:
+        if held is not None and held.visit is visit:
             return held.served
         served, base = self.read(visit)
         mediator.held[self] = Held(served, base, visit)
@@ -98,7 +98,7 @@ class View:
         mediator = StandardMediator.running(self.path)
         visit = self.at(mediator)
         held = mediator.held.get(self)
-        if held is not None and new is held.served:
+        if held is not None and held.visit is visit and new is held.served:
             return  # `value += x` edits the copy, which has landed, and then assigns it to itself
         self.write(visit.raw, self.checked(new, visit.raw))
         visit.shared = None
@@ -142,8 +142,8 @@ class View:
         visit: Visit = held.visit
         if visit.stale:
             raise NnterpVLLMError(
-                f"{self.path} was edited after its native location {self.location!r} was assigned in the same step, so "
-                f"the edit would be lost. Read it again after the assignment."
+                f"{self.path} was edited after its native location {self.location!r} was read or assigned in the same step, "
+                f"and writing it back could undo what was done there. Read it again, then edit it."
             )
         self.write(visit.raw, held.served)
         visit.shared = None
