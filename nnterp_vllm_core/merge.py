@@ -73,8 +73,8 @@ def _merged(name: str, base: Any, copies: list[Any]) -> Any:
     changed = [copy for copy in copies if not _same(base, copy)]
     if len(changed) > 1 and isinstance(base, int | float):
         raise NnterpVLLMError(
-            f"{name}: {len(changed)} requests changed one number, and each has a copy of its own, so their sum is not known. "
-            f"Append to a saved list instead and combine after the trace."
+            f"{name}: {len(changed)} requests changed one number, and each has a copy of its own, so their sum is not "
+            f"known. Append to a saved list instead and combine after the trace."
         )
     return changed[-1] if changed else base
 
