@@ -30,16 +30,17 @@ def test_seventy_installed_plugins_are_listed_fast_and_without_importing_anythin
         site.install(f"many-{number}", source="raise SystemExit('imported')", families=(f"many{number}",))
     code = """
     import sys, time
-    start = time.perf_counter()
+    start = time.process_time()
     from nnterp_vllm_core.loader import installed
     names = [entry.name for entry in installed()]
-    took = time.perf_counter() - start
+    took = time.process_time() - start
     heavy = sorted({"torch", "vllm", "nnsight", "transformers"} & set(sys.modules))
     plugins = [name for name in sys.modules if name.startswith("many_")]
     print((sum(name.startswith("many") for name in names), took, heavy, plugins))
     """
-    # The fastest of three: the machine may be busy, and the budget (0.3 s, imports included) is the listing's own.
-    runs = [ast.literal_eval(site.python(code)) for _ in range(3)]
+    # The process's own time, the least of five: a busy machine must not count, and the budget (0.3 s, imports included) is
+    # the listing's.
+    runs = [ast.literal_eval(site.python(code)) for _ in range(5)]
     assert all((count, heavy, plugins) == (70, [], []) for count, _, heavy, plugins in runs)
     assert min(took for _, took, _, _ in runs) < 0.3
 
