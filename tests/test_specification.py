@@ -75,15 +75,17 @@ def _shapes(page: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["smollm2"], indirect=True, scope="session")
 def test_the_front_pages_example_runs(name: str, engines: Engines) -> None:
     engines.close()
-    (example,) = blocks(ROOT / "README.md")
+    example, generation = blocks(ROOT / "README.md")
     namespace: dict[str, Any] = {"__name__": "__main__"}
     try:
         own = {"Qwen/Qwen2.5-0.5B": str(engines.checkpoints[name]), "dispatch=True": ENGINE}
         (line,) = example.run(namespace, own)
+        assert generation.run(namespace, own) == []
     finally:
         if "model" in namespace:
             stop(namespace["model"])
     assert line.startswith(" Paris tensor(")
+    assert [tuple(stream.shape) for stream in namespace["streams"]] == [(1, 576)] * 10
 
 
 def test_the_agreement_command_prints_a_table_within_float32(checkpoints: dict[str, Path]) -> None:
