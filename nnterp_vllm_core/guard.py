@@ -194,3 +194,27 @@ def weightless_scalars() -> Iterator[None]:
         yield
     finally:
         torch.Tensor.cpu, torch.Tensor.item = cpu, item  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def undecorated_transformers() -> Iterator[None]:
+    """Keep transformers' classes as they are while vLLM's Transformers backend is built for an engine that compiles nothing.
+
+    That backend marks the transformers class that it wraps for compilation, in place: from then on the class can only be
+    instantiated under a vLLM config, so that transformers no longer loads such a model in this process, and the hooks of
+    its outermost module no longer run. Without compilation the mark does nothing else. vLLM's own classes are decorated
+    as ever.
+    """
+    from transformers import PreTrainedModel
+    from vllm.compilation import decorators
+
+    decorate = decorators._support_torch_compile
+
+    def sparing(cls: type, *args: Any, **kwargs: Any) -> type:
+        return cls if issubclass(cls, PreTrainedModel) else decorate(cls, *args, **kwargs)
+
+    decorators._support_torch_compile = sparing
+    try:
+        yield
+    finally:
+        decorators._support_torch_compile = decorate

@@ -181,7 +181,7 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
             envoy.__dict__["_persistent_id"] = f"Envoy:{envoy.path}"
 
     def _load_meta(self, repo_id: str, **kwargs: Any) -> torch.nn.Module:
-        with guard.hostless_accelerator(), guard.weightless_scalars():
+        with guard.hostless_accelerator(), guard.weightless_scalars(), guard.undecorated_transformers():
             module: torch.nn.Module = super()._load_meta(repo_id, **kwargs)
         self._describe(module)
         return module

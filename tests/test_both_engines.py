@@ -15,7 +15,7 @@ from support.blocks import FLOAT32
 from support.oracle import gap
 from support.researcher_blocks import BLOCKS, PROMPTS
 
-from nnterp_vllm_core import StandardizedVLLM, UnsupportedEngine
+from nnterp_vllm_core import StandardizedTransformer, StandardizedVLLM, UnsupportedEngine
 
 NAMES = ("qwen2", "llama", "gpt2")
 #: vLLM's backend does not load the biases of GPT-2's c_attn, so nothing could agree there.
@@ -125,3 +125,19 @@ def test_a_padding_mask_is_refused_on_vllm_with_the_way_out(qwen2: Any) -> None:
 def test_an_argument_of_transformers_is_refused_on_vllm_with_the_way_out(name: str, checkpoints: dict[str, Path]) -> None:
     with pytest.raises(UnsupportedEngine, match=rf"^{name}= is transformers' .*: .+\. StandardizedTransformer takes it\.$"):
         StandardizedVLLM(str(checkpoints["qwen2"]), **{name: "auto"})
+
+
+def test_transformers_still_loads_what_its_backend_on_vllm_has_loaded(engines: Any, checkpoints: dict[str, Path]) -> None:
+    """vLLM's backend takes transformers' classes as they are; its mark for compilation would stay on them."""
+    from transformers import Qwen2Model
+
+    before = (Qwen2Model.__bases__, Qwen2Model.__init__, Qwen2Model.__call__)
+    backend = engines.get("qwen2", model_impl="transformers")
+    beside = StandardizedTransformer(str(checkpoints["qwen2"]), dispatch=True, dtype="float32")
+    read: dict[str, torch.Tensor] = {}
+    for engine, model in (("backend", backend), ("transformers", beside)):
+        with model.trace(PROMPTS[0], max_tokens=1, temperature=0.0):
+            last = model.layers[-1].layer_output[:, -1].save()
+        read[engine] = last
+    torch.testing.assert_close(read["backend"], read["transformers"], atol=FLOAT32, rtol=0)
+    assert (Qwen2Model.__bases__, Qwen2Model.__init__, Qwen2Model.__call__) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRu
 
 from .. import scope
 from ..errors import UnsupportedEngine
+from ..guard import undecorated_transformers
 from ..model import StandardizedVLLM
 from ..passport import KEY, admit
 from ..refusal import REFUSAL, left_for_driver
@@ -31,7 +33,8 @@ def standard_runner(base: type) -> type:
             with left_for_driver(extra[KEY][REFUSAL]):
                 passport = admit(extra[KEY])
             # Past nnsight's own, which would build a native tree first.
-            base.load_model(self, *args, **kwargs)  # type: ignore[attr-defined]
+            with self._spared_classes():
+                base.load_model(self, *args, **kwargs)  # type: ignore[attr-defined]
             taps = extra.get("nnsight_taps", ())
             with set_current_vllm_config(self.vllm_config), left_for_driver(extra[KEY][REFUSAL]):
                 model = (passport.model or StandardizedVLLM).over(
@@ -56,6 +59,12 @@ def standard_runner(base: type) -> type:
             # vLLM's warm-up and its recording of graphs compile kernels too.
             with products(self._float32_products()):
                 return super()._dummy_run(*args, **kwargs)
+
+        def _spared_classes(self) -> AbstractContextManager[None]:
+            from vllm.config import CompilationMode
+
+            compiles = self.vllm_config.compilation_config.mode not in (None, CompilationMode.NONE)
+            return nullcontext() if compiles else undecorated_transformers()
 
         def _float32_products(self) -> str | None:
             if self.model_config.dtype is not torch.float32 or self.device.type != "cuda":
