@@ -6,16 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import nnsight
+import timing
 
 Prompts = list[list[int]]
 
 
 def plain(model: Any, prompts: Prompts, tokens: int = 1) -> None:
     """The engine itself: vLLM's ``generate``, no block on any request."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-    model.vllm_entrypoint.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
+    timing.generate(model.vllm_entrypoint, prompts, tokens)
 
 
 def one_value(model: Any, prompts: Prompts) -> None:
@@ -75,11 +73,6 @@ def decode_one_read(model: Any, prompts: Prompts, tokens: int = 64) -> None:
                 states = nnsight.save([])
                 for _ in tracer.iter[:tokens]:
                     states.append(model.layers[middle].layer_output[:, -1])
-
-
-def untraced(model: Any, prompts: Prompts) -> None:
-    """Requests without a block on our engine; divided by the same on a bare ``vllm.LLM``."""
-    plain(model, prompts)
 
 
 SCENARIOS: dict[str, tuple[Callable[..., None], int]] = {

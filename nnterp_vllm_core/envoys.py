@@ -51,7 +51,11 @@ class StandardValue(property):
     def __get__(self, envoy: Any, owner: type | None = None) -> Any:
         if envoy is None:
             return self
-        return self.view(envoy).get()
+        try:
+            view = envoy.__dict__[SLOT][self.value.name]
+        except KeyError:
+            view = self.view(envoy)  # says why there is none
+        return view.get()
 
     def __set__(self, envoy: Any, new: Any) -> None:
         self.view(envoy).set(new)

@@ -10,10 +10,11 @@ from .contributions import function_of
 from .envoys import SLOT, StandardValue
 from .errors import BrokenPlugin, DeclarationError
 from .extra import Extra
+from .layouts import element
 from .live import ComputedView, LiveView
 from .protocol import VALUES
 from .tree import child_of, located
-from .views import DerivedView, MissingView, View, element
+from .views import DerivedView, MissingView, View
 
 
 def add_extras(model: Any, implementation: Any, extras: Sequence[Extra]) -> tuple[Extra, ...]:

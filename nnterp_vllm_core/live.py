@@ -15,9 +15,10 @@ from greenlet import getcurrent
 from nnsight.intervention.interleaver import Event, Mediator, Pending
 
 from .family import Arg
+from .layouts import element
 from .mediator import Held, StandardMediator
 from .protocol import Value
-from .views import View, element
+from .views import View
 
 
 def replaced(raw: Any, select: int | Arg | str | None, location: str, new: Any) -> Any:

@@ -165,7 +165,8 @@ class StandardMediator(Mediator):
 
     def ask(self, location: str, occurrence: int) -> Visit:
         """Park until the model is at that visit."""
-        self.flush()
+        if self.held or self.transform is not None:
+            self.flush()
         visit: Visit = getcurrent().parent.switch(Pending(Event.VALUE, location, occurrence, WHOLE))
         self.visit = visit
         return visit
@@ -179,6 +180,11 @@ class StandardMediator(Mediator):
 
     def settle(self) -> None:
         """Write every edited copy of this visit into the model's live rows."""
+        for held in self.held.values():
+            if held.base._version != held.version:
+                break
+        else:
+            return  # the usual case, thousands of times a forward
         landed = False
         for view, held in list(self.held.items()):
             if held.edited:
@@ -197,9 +203,10 @@ class StandardMediator(Mediator):
         pending = self.pending
         if pending is None or pending.provider != provider:
             return value
-        occurrence = self.occurrence(provider)
-        batcher = self.interleaver.batcher
-        shared = getattr(self.interleaver, "shared", None)
+        interleaver = self.interleaver
+        occurrence = interleaver.counts.get(provider, 0) - self.counts_at_start.get(provider, 0)
+        batcher = interleaver.batcher
+        shared = getattr(interleaver, "shared", None)
         try:
             while pending is not None and pending.provider == provider and pending.iteration == occurrence:
                 if self.iteration:  # a step named by `tracer.iter` is reached: what follows goes with the model

@@ -14,9 +14,10 @@ import torch
 
 from .envoys import SLOT
 from .family import Arg
+from .layouts import element
 from .live import LiveView
 from .protocol import Value
-from .views import TensorView, View, element
+from .views import TensorView, View
 
 
 def selected(raw: Any, location: str) -> int | Arg | None:

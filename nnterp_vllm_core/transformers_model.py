@@ -18,13 +18,14 @@ from .envoys import SLOT, ModelValues, StandardValue
 from .errors import UnsupportedEngine, UnsupportedFamily
 from .extra_views import add_extras
 from .family import SIZES, Family, FusedStream, Implementation, Missing
+from .layouts import element
 from .live import ComputedView, LiveView
 from .mediator import StandardMediator
 from .methods import StandardMethods
 from .protocol import INTERIOR, VALUES
 from .sampling import SAMPLING, Sampler, generation_settings, taken_from
 from .tree import ROOT, Plan, before_head, child_of, first_block, located
-from .views import MissingView, View, element
+from .views import MissingView, View
 
 #: Arguments of the vLLM engine that mean nothing here, with what to use instead.
 _VLLM_ONLY = {

@@ -18,19 +18,9 @@ from .attention import Kernel, kernel_of
 from .envoys import SLOT, AttentionEnvoy, BlockEnvoy, MlpEnvoy
 from .errors import DeclarationError, UnsupportedEngine
 from .family import Arg, At, Family, FusedStream, Implementation, Missing, Place
+from .layouts import STREAM, Layout, element, heads_layout
 from .protocol import INTERIOR, VALUES
-from .views import (
-    STREAM,
-    DerivedView,
-    Layout,
-    MissingView,
-    SizeView,
-    TensorView,
-    View,
-    attention_views,
-    element,
-    heads_layout,
-)
+from .views import DerivedView, MissingView, SizeView, TensorView, View, attention_views
 from .views import PairView as StreamPairView
 
 #: nnsight names the root of every tree so, in the driver and in the worker.

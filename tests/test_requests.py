@@ -320,6 +320,25 @@ def test_an_installed_edit_serves_standard_values_on_plain_requests(model: Any, 
 
 
 @on_qwen2
+def test_an_installed_block_keeps_what_it_read_when_the_trace_edits_the_same_value(model: Any, prompt: str) -> None:
+    """Two blocks of one request have the same rows, and each its own copy of them."""
+    block = model.layers[1]
+    with model.edit():
+        seen = block.layer_output.save()  # noqa: F841 - it comes home on the request's output
+    try:
+        with model.trace(prompt, **GREEDY) as tracer:
+            block.layer_output[:] = 0.0
+            zeroed = block.layer_output.save()
+            result = tracer.result.save()
+    finally:
+        model.clear_edits()
+    with model.trace(prompt, **GREEDY):
+        clean = block.layer_output.save()
+    assert torch.equal(result.saves["seen"], clean)
+    assert not zeroed.any()
+
+
+@on_qwen2
 def test_a_request_without_a_block_leaves_later_traces_the_outermost(model: Any, prompt: str) -> None:
     """In an engine of this process the worker's bookkeeping shares the driver's thread."""
     from nnsight.tracing.tracer import _local, _saves

@@ -9,31 +9,52 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 
 
-class Shared(dict[Any, Any]):
-    """Copies of a whole step at one visit, by view."""
+class Shared(dict[Any, dict[int, torch.Tensor]]):
+    """Copies of a whole step at one visit, by view, each cut into the requests' pieces by their first rows."""
 
-    __slots__ = ("interleaver", "location", "verdict")
+    __slots__ = ("groups", "interleaver", "location", "verdict")
 
     def __init__(self, interleaver: StandardInterleaver, location: str) -> None:
         super().__init__()
         self.interleaver = interleaver
         self.location = location
+        self.groups: list[list[int]] = []
         self.verdict: bool | None = None
 
     @property
     def worthwhile(self) -> bool:
         """Whether at least two requests wait here, with at least half of the step's rows."""
         if self.verdict is None:
-            waiting = [
-                mediator.batch_group[1]
+            self.groups = [
+                mediator.batch_group
                 for mediator in self.interleaver.mediators
                 if mediator.pending is not None and mediator.pending.provider == self.location and mediator.batch_group
             ]
-            self.verdict = len(waiting) > 1 and 2 * sum(waiting) >= self.interleaver.batcher.total
+            waiting = sum(size for _, size in self.groups)
+            self.verdict = len(self.groups) > 1 and 2 * waiting >= self.interleaver.batcher.total
         return self.verdict
+
+    def pieces(self, whole: torch.Tensor, axis: int) -> dict[int, torch.Tensor]:
+        """Cut a copy at the borders of the requests that wait here.
+
+        Each piece counts its own edits, so that one request's is not taken for another's.
+        """
+        starts, sizes, at = [], [], 0
+        for start, size in [*sorted(self.groups), [whole.shape[axis], 0]]:
+            if start < at:
+                continue  # a second block of the same request; it gets a copy of its own
+            if start > at:
+                starts.append(at)
+                sizes.append(start - at)
+            if size:
+                starts.append(start)
+                sizes.append(size)
+            at = start + size
+        return dict(zip(starts, torch.unsafe_split_with_sizes(whole, sizes, axis), strict=True))
 
 
 class StandardInterleaver(VLLMInterleaver):
@@ -55,6 +76,17 @@ class StandardInterleaver(VLLMInterleaver):
         """Note who waits where; see nnsight's ``Interleaver.reindex``. Modules hand off while something is gathered."""
         super().reindex()
         self.busy = bool(self.mediators or self.gathers)
+
+    def _ready(self, provider: str) -> list[Any]:
+        # nnsight's, with the count looked up once for all blocks.
+        count = self.counts.get(provider, 0)
+        return [
+            mediator
+            for mediator in self.mediators
+            if (pending := mediator.pending) is not None
+            and pending.provider == provider
+            and pending.iteration == count - mediator.counts_at_start.get(provider, 0)
+        ]
 
     def handle(self, provider: str, value: Any) -> Any:
         """Route a value to the blocks that wait for it; see nnsight's ``Interleaver.handle``."""

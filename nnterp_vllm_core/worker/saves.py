@@ -16,8 +16,10 @@ import torch
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request
 
 _Group = tuple[torch.dtype, torch.device]
-#: A tensor: the number of its group, and its shape. Its place among the group's tensors is its turn.
-_Place = tuple[int, tuple[int, ...]]
+#: The number of a group, the shape of a tensor there, and of how many tensors it is a list, or ``None`` for a tensor.
+_Place = tuple[int, tuple[int, ...], int | None]
+#: A place's number, and an index where one tensor of a list is meant.
+_Number = int | tuple[int, int]
 
 
 class StandardRequest(Request):
@@ -42,7 +44,7 @@ class PackedSaves(dict[str, Any]):
 
 
 class _Pickler(pickle.Pickler):
-    """Takes plain tensors out of the stream and leaves their numbers.
+    """Takes plain tensors out of the stream and leaves their numbers; a list of tensors of one kind goes as a whole.
 
     Subclasses, sparse tensors and those that require grad stay in it.
     """
@@ -52,52 +54,87 @@ class _Pickler(pickle.Pickler):
         self.groups: dict[_Group, list[torch.Tensor]] = {}
         self.places: list[_Place] = []
         self._numbers: dict[_Group, int] = {}
-        self._seen: dict[int, int] = {}
+        self._seen: dict[int, _Number] = {}
+        self._kept: list[Any] = []  # a number goes by an object's id, which is free again when the object is gone
 
-    def persistent_id(self, thing: Any) -> int | None:
-        """A tensor's number; one that was saved under two names stays one."""
-        if type(thing) is not torch.Tensor:
-            return None
-        number = self._seen.get(id(thing))
-        if number is None:
-            if thing.layout is not torch.strided or thing.requires_grad or thing.is_quantized:
-                return None
-            group = (thing.dtype, thing.device)
-            self.groups.setdefault(group, []).append(thing)
-            number = self._seen[id(thing)] = len(self.places)
-            self.places.append((self._numbers.setdefault(group, len(self._numbers)), tuple(thing.shape)))
+    def persistent_id(self, thing: Any) -> _Number | None:
+        """The number of a tensor or of a list of tensors; one that was saved under two names stays one."""
+        if type(thing) is torch.Tensor:
+            number = self._seen.get(id(thing))
+            return self._place([thing], thing, None) if number is None and _plain(thing) else number
+        if type(thing) is list and len(thing) > 1 and type(thing[0]) is torch.Tensor:
+            number = self._seen.get(id(thing))
+            return self._place(thing, thing, len(thing)) if number is None and self._alike(thing) else number
+        return None
+
+    def _alike(self, things: list[Any]) -> bool:
+        """Whether these are plain tensors of one dtype, device and shape, none of them twice or numbered before."""
+        first = things[0]
+        if set(map(type, things)) != {torch.Tensor} or not all(map(_plain, things)):
+            return False
+        if len({(thing.dtype, thing.device, thing.shape) for thing in things}) > 1:
+            return False
+        known = set(map(id, things))
+        return len(known) == len(things) and first.numel() > 0 and known.isdisjoint(self._seen)
+
+    def _place(self, tensors: list[torch.Tensor], thing: Any, count: int | None) -> int:
+        group = (tensors[0].dtype, tensors[0].device)
+        self.groups.setdefault(group, []).extend(tensors)
+        self._kept.append(thing)
+        number = self._seen[id(thing)] = len(self.places)
+        self.places.append((self._numbers.setdefault(group, len(self._numbers)), tuple(tensors[0].shape), count))
+        if count is not None:
+            self._seen.update((id(tensor), (number, index)) for index, tensor in enumerate(tensors))
         return number
 
 
+def _plain(thing: torch.Tensor) -> bool:
+    return thing.layout is torch.strided and not thing.requires_grad and not thing.is_quantized
+
+
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, file: io.BytesIO, things: list[Any]) -> None:
         super().__init__(file)
-        self._tensors = tensors
+        self._things = things
 
-    def persistent_load(self, number: int) -> torch.Tensor:
-        """The tensor with that number."""
-        return self._tensors[number]
-
-
-def _bytes(tensors: list[torch.Tensor]) -> bytes:
-    flat = tensors[0].reshape(-1) if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
-    raw: bytes = flat.contiguous().cpu().view(torch.uint8).numpy().tobytes()
-    return raw
+    def persistent_load(self, number: _Number) -> Any:
+        """The tensor or the list with that number."""
+        if isinstance(number, tuple):
+            return self._things[number[0]][number[1]]
+        return self._things[number]
 
 
-def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, str, bytes]]) -> dict[str, Any]:
+def _bytes(tensors: list[torch.Tensor]) -> pickle.PickleBuffer:
+    """The tensors' memory, one after another. It is pickled from where it is and arrives as a `bytearray`."""
+    # Tensors that differ in their first axis alone are, one after another, what they are flattened; most saves are such.
+    tails = {tensor.shape[1:] if tensor.ndim else None for tensor in tensors}
+    alike = len(tails) == 1 and None not in tails
+    parts = tensors if alike else [tensor.reshape(-1) for tensor in tensors]
+    flat = torch.cat(parts).reshape(-1).cpu()
+    return pickle.PickleBuffer(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy's stubs predate Buffer
+
+
+def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, str, bytearray]]) -> dict[str, Any]:
     """What `PackedSaves` becomes where it is unpickled: a plain dict.
 
     Each tensor gets memory of its own: keeping or saving one must not keep or save its neighbours.
     """
-    sizes: list[list[int]] = [[] for _ in buffers]
-    for group, shape in places:
-        sizes[group].append(math.prod(shape))
-    parts = []
-    for (dtype, device, raw), lengths in zip(buffers, sizes, strict=True):
-        flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype) if raw else torch.empty(0, dtype=dtype)
-        pieces: tuple[torch.Tensor, ...] = torch.split(flat.to(device), lengths)
-        parts.append(iter(pieces))
-    tensors = [next(parts[group]).clone().view(shape) for group, shape in places]
-    found: dict[str, Any] = _Unpickler(io.BytesIO(index), tensors).load()
+    flat = [
+        torch.frombuffer(raw, dtype=torch.uint8).view(dtype).to(device) if raw else torch.empty(0, dtype=dtype)
+        for dtype, device, raw in buffers
+    ]
+    begun = [0] * len(flat)
+    things: list[Any] = []
+    for group, shape, count in places:
+        size = math.prod(shape) * (count or 1)
+        mine = flat[group][begun[group] : begun[group] + size]
+        begun[group] += size
+        things.append(mine.clone().view(shape) if count is None else _listed(mine.view(count, *shape)))
+    found: dict[str, Any] = _Unpickler(io.BytesIO(index), things).load()
     return found
+
+
+def _listed(stacked: torch.Tensor) -> list[torch.Tensor]:
+    """The rows of the first axis, each with memory of its own."""
+    rows: Any = torch.unbind_copy(stacked)  # type: ignore[func-returns-value]  # torch declares its out= form alone
+    return list(rows)

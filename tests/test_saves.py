@@ -1,0 +1,116 @@
+"""A request's saved values travel packed and arrive as they were: values, types, identities, memory of their own."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from nnterp_vllm_core.worker.saves import PackedSaves
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    rest: list[torch.Tensor]
+
+
+class Fresh:
+    """Its state is made while it is pickled and gone afterwards, so its objects' ids are soon others'."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"number": self.number, "made": [torch.full((3,), float(self.number)), torch.full((3,), -float(self.number))]}
+
+
+def arrived(saves: dict[str, Any]) -> Any:
+    return pickle.loads(pickle.dumps(PackedSaves(saves), pickle.HIGHEST_PROTOCOL))
+
+
+def assert_same(found: Any, sent: Any) -> None:
+    assert type(found) is type(sent)
+    if isinstance(sent, torch.Tensor):
+        assert (found.dtype, found.shape) == (sent.dtype, sent.shape)
+        assert torch.equal(found, sent)
+        assert found.untyped_storage().nbytes() == sent.numel() * sent.element_size()
+    elif isinstance(sent, dict):
+        assert list(found) == list(sent)
+        for key in sent:
+            assert_same(found[key], sent[key])
+    elif isinstance(sent, list | tuple):
+        assert len(found) == len(sent)
+        for ours, theirs in zip(found, sent, strict=True):
+            assert_same(ours, theirs)
+    else:
+        assert found == sent
+
+
+BASE = torch.arange(24.0).reshape(2, 3, 4)
+CASES: dict[str, Any] = {
+    "a tensor": BASE,
+    "slices of one memory": [row[:, -1] for row in BASE],
+    "a transposed tensor": [BASE.transpose(0, 2), BASE.transpose(0, 2) + 1],
+    "lists of one kind": [[torch.ones(2, 3) * i for i in range(5)], [torch.zeros(2, 3) - i for i in range(3)]],
+    "shapes that differ": [torch.ones(2, 3), torch.ones(4, 3), torch.ones(4)],
+    "first axes that differ": [torch.ones(2, 3), torch.zeros(5, 3)],
+    "numbers of rank zero and one": [torch.tensor(1.0), torch.tensor([2.0, 3.0]), torch.tensor(4.0)],
+    "numbers of rank zero": [torch.tensor(1.0), torch.tensor(2.0)],
+    "nothing in them": [torch.empty(0, 3), torch.empty(0, 3)],
+    "a list with nothing in it": [],
+    "dtypes that differ": [torch.ones(2), torch.ones(2, dtype=torch.int64), torch.ones(2).bool(), torch.ones(2).bfloat16()],
+    "half precision": [torch.randn(3).bfloat16() for _ in range(4)],
+    "complex numbers": [torch.randn(3, dtype=torch.complex64) for _ in range(2)],
+    "other things between": [torch.ones(2), None, torch.ones(2), "text"],
+    "a tuple of tensors": (torch.ones(2), torch.zeros(2)),
+    "a named pair": Pair(torch.ones(2), [torch.zeros(3), torch.ones(3)]),
+    "a dictionary": {0: torch.ones(2), "deep": {"er": [torch.zeros(2), torch.ones(2)]}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_value_arrives_as_it_was(case: str) -> None:
+    assert_same(arrived({"value": CASES[case]})["value"], CASES[case])
+
+
+def test_all_of_them_arrive_together() -> None:
+    assert_same(arrived(CASES), CASES)
+
+
+def test_one_object_under_two_names_stays_one() -> None:
+    one, listed = torch.ones(2), [torch.zeros(3), torch.ones(3)]
+    found = arrived({"a": one, "b": one, "list": listed, "again": listed, "item": listed[1], "mixed": [listed[0], one]})
+    assert found["a"] is found["b"]
+    assert found["list"] is found["again"]
+    assert found["item"] is found["list"][1]
+    assert found["mixed"][0] is found["list"][0]
+    assert found["mixed"][1] is found["a"]
+
+
+def test_a_tensor_that_is_in_a_list_twice_stays_one() -> None:
+    one = torch.ones(2)
+    found = arrived({"list": [one, torch.zeros(2), one]})["list"]
+    assert found[0] is found[2]
+    assert found[1].tolist() == [0.0, 0.0]
+
+
+def test_a_tensor_that_was_saved_before_its_list_stays_one() -> None:
+    listed = [torch.zeros(3), torch.ones(3)]
+    found = arrived({"item": listed[1], "list": listed})
+    assert found["item"] is found["list"][1]
+
+
+def test_what_is_made_while_it_is_pickled_is_not_taken_for_another() -> None:
+    found = arrived({"things": [Fresh(number) for number in range(200)]})["things"]
+    for number, thing in enumerate(found):
+        assert thing.number == number
+        assert [tensor.tolist() for tensor in thing.made] == [[number] * 3, [-number] * 3]
+
+
+def test_a_subclass_and_a_tensor_that_requires_grad_arrive_as_what_they_are() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    found = arrived({"parameters": [parameter, parameter], "grad": [torch.ones(2, requires_grad=True) for _ in range(2)]})
+    assert type(found["parameters"][0]) is torch.nn.Parameter
+    assert all(tensor.requires_grad for tensor in found["grad"])
