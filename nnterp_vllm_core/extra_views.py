@@ -12,8 +12,8 @@ from .errors import BrokenPlugin, DeclarationError
 from .extra import Extra
 from .layouts import element
 from .live import ComputedView, LiveView
+from .places import child_of, located
 from .protocol import VALUES
-from .tree import child_of, located
 from .views import DerivedView, MissingView, View
 
 

@@ -17,7 +17,8 @@ from .family import Arg
 from .layouts import element
 from .live import LiveView
 from .protocol import Value
-from .views import TensorView, View
+from .row_views import TensorView
+from .views import View
 
 
 def selected(raw: Any, location: str) -> int | Arg | None:

@@ -16,8 +16,9 @@ from nnsight.intervention.envoy import Envoy
 
 from .envoys import SLOT
 from .errors import UnsupportedEngine
+from .places import child_of
 from .protocol import INTERIOR, VALUES
-from .tree import ROOT, Plan, bind, child_of
+from .tree import ROOT, Plan, bind
 from .views import MissingView
 
 #: Group -> the values it stands for.

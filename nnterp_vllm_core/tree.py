@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from operator import attrgetter
 from typing import Any
 
 from nnsight.modeling.vllm.envoys import ParallelEnvoy
 
 from .attention import Kernel, kernel_of
 from .envoys import SLOT, AttentionEnvoy, BlockEnvoy, MlpEnvoy
-from .errors import DeclarationError, UnsupportedEngine
-from .family import Arg, At, Family, FusedStream, Implementation, Missing, Place
+from .errors import UnsupportedEngine
+from .family import Arg, Family, FusedStream, Implementation, Missing, Place
 from .layouts import STREAM, Layout, element, heads_layout
+from .places import child_of, envoy_at, first_block, located, module_at
 from .protocol import INTERIOR, VALUES
-from .views import DerivedView, MissingView, SizeView, TensorView, View, attention_views
-from .views import PairView as StreamPairView
+from .row_views import PairView, TensorView
+from .views import DerivedView, MissingView, SizeView, View, attention_views
 
 #: nnsight names the root of every tree so, in the driver and in the worker.
 ROOT = "model"
@@ -129,21 +129,6 @@ def _mount_attention(module: Any, implementation: Implementation) -> None:
             owner.add_module("attn", layer)
 
 
-def first_block(module: Any, implementation: Implementation) -> Any:
-    """The model's first block under the declared path, or ``None`` when there is no such path."""
-    layers = module_at(module, implementation.names["layers"])
-    return layers[0] if layers is not None and len(layers) else None
-
-
-def module_at(module: Any, path: str) -> Any:
-    """The module at a native path, or ``None`` when there is none."""
-    for name in path.split("."):
-        module = getattr(module, name, None)
-        if module is None:
-            return None
-    return module
-
-
 def bind(model: Any, plan: Plan) -> None:
     """Put a view of every standard value on the envoys of ``model``'s tree."""
     implementation = plan.implementation
@@ -163,11 +148,6 @@ def bind(model: Any, plan: Plan) -> None:
 @cache
 def _both(envoy: type) -> type:
     return type(envoy.__name__, (envoy, ParallelEnvoy), {})
-
-
-def child_of(block: Any, native: str | None) -> Any:
-    """A block's child envoy by native name, or ``None`` where this block has none."""
-    return None if native is None else block._child_map.get(native)
 
 
 def _model_views(model: Any, implementation: Implementation) -> dict[str, View]:
@@ -212,7 +192,7 @@ def _block_views(block: Any, implementation: Implementation) -> dict[str, View]:
         value, path, location = VALUES[name], f"{block.path}.{name}", f"{block.path}.{side}"
         if isinstance(stream, FusedStream):
             hidden, residual = (stream.hidden, stream.residual) if side == "input" else (0, 1)
-            views[name] = StreamPairView(value, path, location, hidden, residual)
+            views[name] = PairView(value, path, location, hidden, residual)
         else:
             select = stream.enters if side == "input" else stream.leaves
             views[name] = TensorView(value, path, location, select)
@@ -283,58 +263,3 @@ def _placed(
         return MissingView(value, path, declared.reason)
     found = located(name, declared, block, implementation)
     return TensorView(value, path, found.location, found.select, layout, found.times, found.plus)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Located:
-    """A declared place, found in the tree: what `TensorView` and its like need of it."""
-
-    location: str
-    select: int | Arg | None
-    times: Callable[[], Any] | None
-    plus: Callable[[], Any] | None
-
-
-def located(name: str, declared: At | tuple[At, ...], block: Any, implementation: Implementation) -> Located:
-    """The first of the declared places whose module ``block`` (or the model) has.
-
-    Raises:
-        DeclarationError: It has none of them.
-    """
-    for at in declared if isinstance(declared, tuple) else (declared,):
-        place, _, side = at.path.rpartition(".")
-        envoy = envoy_at(block, implementation, place)
-        if envoy is not None:
-            times, plus = (None if it is None else partial(_constant, block, it) for it in (at.times, at.plus))
-            return Located(location=f"{envoy.path}.{side}", select=at.select, times=times, plus=plus)
-    raise DeclarationError(
-        f"{implementation.source}: {name} is declared at {declared!r}, but {block.path} has no such module; its children "
-        f"are {sorted(block._child_map)}."
-    )
-
-
-def envoy_at(block: Any, implementation: Implementation, path: str) -> Any:
-    """The envoy at a path from a block, or from the model if it starts with a dot; ``None`` if there is none.
-
-    The first component may be a standard name.
-    """
-    if path.startswith("."):
-        envoy = block.root
-        names = implementation.names.get(path[1:], path[1:]).split(".")
-    else:
-        envoy = block
-        first, *rest = path.split(".")
-        names = [implementation.block_names.get(first, first), *rest]
-    for name in names:
-        if envoy is None:
-            return None
-        envoy = envoy._child_map.get(name)
-    return envoy
-
-
-def _constant(block: Any, declared: float | str) -> Any:
-    """A factor or an addend: a number as it stands, or an attribute of the block's module or of the model's."""
-    if not isinstance(declared, str):
-        return declared
-    owner = block.root if declared.startswith(".") else block
-    return attrgetter(declared.removeprefix("."))(owner._module)

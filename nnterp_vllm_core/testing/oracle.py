@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ..family import Implementation, Stream
-from ..tree import module_at
+from ..places import module_at
 
 #: Recording attention functions are registered in the reference process under this name and a number, one each oracle.
 _RECORDING = "nnterp_vllm_recording"

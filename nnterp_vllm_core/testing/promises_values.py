@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ..family import FusedStream, Missing
+from ..places import module_at
 from ..protocol import INTERIOR, VALUES
-from ..tree import module_at
 from .case import Case, Subject
 from .compare import FLOAT32, Finding, compared, differences, gap, report
 from .record import record

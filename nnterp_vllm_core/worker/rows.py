@@ -12,7 +12,8 @@ import torch
 from nnsight.util import apply
 
 from ..collect.selection import ALL, GENERATED, LAST, every_view, position_axis
-from ..views import RowsView, View
+from ..row_views import RowsView
+from ..views import View
 
 _LOGITS = "model.logits"
 
