@@ -16,9 +16,10 @@ from nnsight.intervention.interleaver import Event, Mediator, Pending
 
 from .family import Arg
 from .layouts import element
-from .mediator import Held, StandardMediator
+from .mediator import StandardMediator
 from .protocol import Value
 from .views import View
+from .visit import Held
 
 
 def replaced(raw: Any, select: int | Arg | str | None, location: str, new: Any) -> Any:
@@ -87,7 +88,7 @@ class LiveView(View):
 
     def get(self) -> torch.Tensor:
         mediator = StandardMediator.running(self.path)
-        occurrence = mediator.wanted(self.location)
+        occurrence = mediator.due(self.location, self.path)
         visit = (self.location, occurrence)
         held = mediator.held.get(self)
         if held is not None and mediator.visit == visit:
@@ -102,7 +103,7 @@ class LiveView(View):
 
     def set(self, new: Any) -> None:
         mediator = StandardMediator.running(self.path)
-        occurrence = mediator.wanted(self.location)
+        occurrence = mediator.due(self.location, self.path)
         visit = (self.location, occurrence)
         held = mediator.held.get(self)
         if held is not None and mediator.visit == visit and new is held.served:
@@ -163,7 +164,7 @@ class ComputedView(View):
         self.prefill_only = False
 
     def get(self) -> Any:
-        StandardMediator.running(self.path)
+        StandardMediator.running(self.path).due(self.location, self.path)
         return self.compute(Mediator.value(self.location))
 
 

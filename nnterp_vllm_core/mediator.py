@@ -23,15 +23,14 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
-from nnsight.intervention.interleaver import Event, Mediator, Pending
+from nnsight.intervention.interleaver import Event, Mediator, OutOfOrderError, Pending
 from nnsight.tracing.tracer import _saves
 
 from .errors import NnterpVLLMError, UnsupportedEngine
 from .names import changed, needed
+from .visit import Held, Visit
 
 if TYPE_CHECKING:
-    import torch
-
     from .views import View
 
 #: What a view's request carries where a native read carries nothing: it wants the `Visit`, not narrowed rows.
@@ -45,68 +44,6 @@ _COMPILED: dict[str, CodeType] = {}
 _COMPILED_LIMIT = 512
 
 
-class Visit:
-    """The place where the model is paused for a block.
-
-    Attributes:
-        location: nnsight's name of it.
-        occurrence: How many times the request came by before.
-        value: What the model serves there for the whole step: live tensors with every request's rows.
-        batcher: nnsight's row arithmetic; ``None`` where no rows are to be told apart.
-        group: The block's ``[start, size]`` among the rows.
-        shared: Copies of the whole step that blocks of several requests share at this visit, by view; ``None`` once this
-            block has done anything here that such a copy may not show.
-        swapped: The batcher's count of native assignments when the value was served; a later count means that the model
-            goes on with other tensors.
-    """
-
-    __slots__ = ("_raw", "batcher", "group", "location", "mediator", "native", "occurrence", "shared", "swapped", "value")
-
-    def __init__(self, location: str, occurrence: int, value: Any, mediator: StandardMediator, shared: Any) -> None:
-        self.location = location
-        self.occurrence = occurrence
-        self.value = value
-        self.batcher = mediator.interleaver.batcher
-        self.group = mediator.batch_group
-        self.shared = shared
-        self.swapped = self.batcher.swapped
-        self.mediator = mediator
-        self.native = mediator.native
-        self._raw: Any = None
-
-    @property
-    def raw(self) -> Any:
-        """The value with every tensor narrowed to this request's live rows."""
-        if self._raw is None:
-            self._raw = self.batcher.narrow(self.value, self.group)
-        return self._raw
-
-    @property
-    def stale(self) -> bool:
-        """Whether the tensors may be others since: a native assignment replaced them, or this block read them natively.
-
-        What is read natively are the live rows, and an edit of those leaves no trace.
-        """
-        return bool(self.swapped != self.batcher.swapped or self.native != self.mediator.native)
-
-
-class Held:
-    """A private copy that the block holds at the current visit."""
-
-    __slots__ = ("base", "served", "version", "visit")
-
-    def __init__(self, served: torch.Tensor, base: torch.Tensor, visit: Any) -> None:
-        self.served = served
-        self.base = base
-        self.visit = visit
-        self.version = base._version
-
-    @property
-    def edited(self) -> bool:
-        """Whether the copy was changed in place since it was handed out or last written back."""
-        return self.base._version != self.version
-
-
 class StandardMediator(Mediator):
     """A block that reads and writes standard values.
 
@@ -114,6 +51,8 @@ class StandardMediator(Mediator):
         held: The private copies handed out at the current visit, by view.
         visit: The current visit, or ``None`` while the block has asked for no standard value there.
         native: How many native requests the block has made; an earlier visit is stale.
+        wrote: Whether anything that the block wrote has reached the model.
+        reached: The last step that `tracer.iter` named and the model got to.
         step: Which step of its request this is; 0 is the prefill.
         cached: Tokens of the prompt that an engine's prefix cache kept from being computed.
     """
@@ -123,6 +62,8 @@ class StandardMediator(Mediator):
     iteration: int | None
     visit: Any
     native: int
+    wrote: bool
+    reached: int
     step: int
     cached: int
 
@@ -131,6 +72,8 @@ class StandardMediator(Mediator):
         self.held = {}
         self.visit = None
         self.native = 0
+        self.wrote = False
+        self.reached = 0
         super().start(interleaver)
 
     def _run(self) -> None:
@@ -162,6 +105,22 @@ class StandardMediator(Mediator):
         if not isinstance(mediator, cls):
             raise NnterpVLLMError(f"{path}: this block runs on an nnsight mediator that serves no standard values.")
         return mediator
+
+    def due(self, location: str, path: str) -> int:
+        """Which visit of a location a read made now means: the step that `tracer.iter` is at, else the first one.
+
+        Raises:
+            OutOfOrderError: The model has passed it on this step, and the next visit is another step's.
+        """
+        passed = self.interleaver.counts.get(location, 0) - self.counts_at_start.get(location, 0)
+        step = self.reached if self.iteration is None else self.iteration
+        if passed > step:
+            raise OutOfOrderError(
+                f"{path} was asked for at step {step}, and the model had already passed it there. A block asks for values "
+                f"in the order in which the model computes them: read this one before those of later layers, or on a later "
+                f"step of `tracer.iter`."
+            )
+        return step
 
     def ask(self, location: str, occurrence: int) -> Visit:
         """Park until the model is at that visit."""
@@ -210,7 +169,7 @@ class StandardMediator(Mediator):
         try:
             while pending is not None and pending.provider == provider and pending.iteration == occurrence:
                 if self.iteration:  # a step named by `tracer.iter` is reached: what follows goes with the model
-                    self.iteration = None
+                    self.reached, self.iteration = self.iteration, None
                 reply: tuple[Any, ...] = ()
                 if pending.event is Event.VALUE:
                     if pending.value is WHOLE:
@@ -219,8 +178,10 @@ class StandardMediator(Mediator):
                         self.native += 1
                         reply = (value if batcher is None else batcher.narrow(value, self.batch_group),)
                 elif pending.event is Event.SWAP:
+                    self.wrote = True
                     value = pending.value if batcher is None else batcher.widen(value, self.batch_group, pending.value)
                 else:
+                    self.wrote = True
                     value = pending.value if batcher is None else batcher.gather_skip(value, self.batch_group, pending.value)
                 shared = None
                 self.pending = pending = self.switch(*reply)

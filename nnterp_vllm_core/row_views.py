@@ -10,9 +10,9 @@ import torch
 from .errors import Unavailable
 from .family import Arg
 from .layouts import STREAM, Layout, element, private
-from .mediator import Visit
 from .protocol import Value
 from .views import View
+from .visit import Visit
 
 
 class RowsView(View):

@@ -16,8 +16,9 @@ from .attention import Kernel, probabilities, scores
 from .errors import NnterpVLLMError, ReadOnlyValue, Unavailable
 from .family import Arg
 from .layouts import element, heads_layout, private
-from .mediator import Held, StandardMediator, Visit
+from .mediator import StandardMediator
 from .protocol import Value
+from .visit import Held, Visit
 
 
 class View:
@@ -84,12 +85,13 @@ class View:
             return  # `value += x` edits the copy, which has landed, and then assigns it to itself
         self.write(visit.raw, self.checked(new, visit.raw))
         visit.shared = None
+        mediator.wrote = True
         for view in [view for view in mediator.held if view is self or view.derived]:
             del mediator.held[view]
 
     def at(self, mediator: StandardMediator) -> Visit:
         """The visit where this value exists, asked for once however many views read there."""
-        occurrence = mediator.wanted(self.location)
+        occurrence = mediator.due(self.location, self.path)
         visit: Visit | None = mediator.visit
         if visit is not None and visit.location == self.location and visit.occurrence == occurrence and not visit.stale:
             mediator.settle()
@@ -129,6 +131,7 @@ class View:
             )
         self.write(visit.raw, held.served)
         visit.shared = None
+        visit.mediator.wrote = True
 
     def read_only(self, did: str) -> str:
         """The message for a write that could reach nothing."""

@@ -123,6 +123,23 @@ def test_a_block_without_iter_runs_on_the_prefill_alone(model: Any, prompt: str)
     assert len(result.outputs[0].token_ids) == 3
 
 
+@on_qwen2
+def test_a_read_out_of_order_on_a_later_step_is_refused_and_not_served_from_the_next(model: Any, prompt: str) -> None:
+    early, late = model.layers[0], model.layers[2]
+    with pytest.raises(
+        RuntimeError, match=r"^OutOfOrderError: model\.model\.layers\.0\.layer_output was asked for at step 1"
+    ):
+        with model.trace(prompt, **THREE) as tracer:
+            for _ in tracer.iter[1:3]:
+                late.layer_output.save()
+                early.layer_output.save()
+    with model.trace(prompt, **THREE) as tracer:
+        steps = nnsight.save([])
+        for _ in tracer.iter[1:3]:
+            steps.append((early.layer_output, late.layer_output))
+    assert len(steps) == 2
+
+
 def test_the_pattern_of_a_decode_step_is_unavailable_before_anything_is_read(model: Any, prompt: str) -> None:
     attention = model.layers[1].self_attn
     for name in ("attention_probabilities", "attention_scores"):
@@ -215,3 +232,55 @@ def test_greedy_traces_repeat_to_the_bit(model: Any, prompt: str) -> None:
             logits = model.logits.save()
         runs.append(logits)
     assert torch.equal(*runs)
+
+
+# --- requests that the engine preempts --------------------------------------------------------------------------------
+
+TOKENS = 90
+#: Four requests of 8 + 90 tokens need 16 blocks of 32 rows; ten leave some of them without and preempted.
+CROWDED: dict[str, Any] = {"num_gpu_blocks_override": 10, "block_size": 32}
+LONG: dict[str, Any] = {"temperature": 0.0, "max_tokens": TOKENS, "ignore_eos": True}
+MANY = [[5 + row, 6, 7 + row, 8, 9, 10 + row, 11, 12] for row in range(4)]
+
+
+def preemptions(model: Any) -> int:
+    """How often the engine has preempted a request so far."""
+    return int(sum(one.value for one in model.vllm_entrypoint.get_metrics() if one.name == "vllm:num_preemptions"))
+
+
+def test_a_preempted_request_reads_on_where_it_was(engines: Any) -> None:
+    model = engines.get("qwen2", **CROWDED, disable_log_stats=False)
+
+    def read(prompts: list[list[int]]) -> Any:
+        with model.trace(**LONG) as tracer:
+            for ids in prompts:
+                with tracer.invoke(ids):
+                    states = nnsight.save([])
+                    for _ in tracer.iter[:TOKENS]:
+                        states.append(model.layers[2].layer_output[:, -1])
+        return states
+
+    before = preemptions(model)
+    together = read(MANY)
+    assert preemptions(model) > before
+    for ids, found in zip(MANY, together, strict=True):
+        assert gap(torch.cat(found), torch.cat(read([ids]))) <= FLOAT32
+
+
+def test_a_preempted_request_whose_block_wrote_something_fails_by_name(engines: Any) -> None:
+    """Its cache is computed again without what was written, so what followed would be another model's."""
+    model = engines.get("qwen2", **CROWDED, disable_log_stats=False)
+
+    def edit(prompts: list[list[int]]) -> Any:
+        with model.trace(**LONG) as tracer:
+            for ids in prompts:
+                with tracer.invoke(ids):
+                    for _ in tracer.iter[:TOKENS]:
+                        model.layers[1].layer_output[:, -1] *= 0.5
+                    result = tracer.result.save()
+        return result
+
+    with pytest.raises(RuntimeError, match=r"^UnsupportedEngine: vLLM's cache was full, so it preempted this request"):
+        edit(MANY)
+    assert len(edit(MANY[:1]).outputs[0].token_ids) == TOKENS
+    assert model.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]

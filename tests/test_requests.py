@@ -8,6 +8,7 @@ from typing import Any
 import nnsight
 import pytest
 import torch
+from nnsight.intervention.interleaver import OutOfOrderError
 from support.blocks import FLOAT32, GREEDY, at, logits_of
 from support.oracle import Oracle, gap
 
@@ -60,6 +61,35 @@ def test_an_edit_of_one_invoke_leaves_the_others_alone_to_the_bit(model: Any) ->
     assert torch.equal(clean[0], edited[0])
     assert not torch.equal(clean[1], edited[1])
     assert torch.equal(clean[2], edited[2])
+
+
+@pytest.mark.parametrize("how", ["slice", "whole", "view of a view", "assignment"])
+def test_edits_of_many_requests_at_one_place_equal_their_solo_runs(model: Any, how: str) -> None:
+    """All wait at one visit, so they are served from one copy; each edit has to be seen as its own."""
+    prompts = [list(range(5 + row, 9 + row + row % 3)) for row in range(6)]
+    factors = [0.25, 0.5, 1.0, 1.5, 2.0, -1.0]
+    block = model.layers[1]
+
+    def run(pairs: list[tuple[list[int], float]]) -> Any:
+        with model.trace(**GREEDY) as tracer:
+            for ids, factor in pairs:
+                with tracer.invoke(ids):
+                    if how == "slice":
+                        block.layer_output[:, -1] *= factor
+                    elif how == "whole":
+                        block.layer_output.mul_(factor)
+                    elif how == "view of a view":
+                        block.layer_output[0][1:][:, :64].mul_(factor)
+                    else:
+                        block.layer_output = block.layer_output * factor
+                    logits = model.logits.save()
+        return logits
+
+    together = run(list(zip(prompts, factors, strict=True)))
+    for ids, factor, found in zip(prompts, factors, together, strict=True):
+        clean = run([(ids, 1.0)])
+        assert gap(found, run([(ids, factor)])) <= FLOAT32
+        assert (gap(found, clean) > 100 * FLOAT32) == (factor != 1.0)
 
 
 def test_sixteen_mixed_prompts_shuffled_and_repeated_equal_their_solo_runs(model: Any) -> None:
@@ -143,10 +173,28 @@ def test_one_failing_invoke_does_not_keep_the_others_from_their_step(model: Any)
 )
 def test_a_read_out_of_order_is_named_and_ends_the_request(model: Any, prompt: str, later: str, earlier: str) -> None:
     (late, late_name), (early, early_name) = at(model, later), at(model, earlier)
-    with pytest.raises(RuntimeError, match="OutOfOrderError"):
+    with pytest.raises(
+        RuntimeError, match=rf"^OutOfOrderError: \S+\.{early_name} was asked for at step 0, and the model had"
+    ):
         with model.trace(prompt, **GREEDY):
             getattr(late, late_name).save()
             getattr(early, early_name).save()
+
+
+@on_qwen2
+@pytest.mark.usefixtures("alive")
+def test_a_block_may_catch_a_read_out_of_order_and_go_on(model: Any, oracle: Oracle, prompt: str) -> None:
+    first, last = model.layers[0], model.layers[-1]
+    with model.trace(prompt, **GREEDY):
+        kept = model.layers[1].layer_output.save()
+        try:
+            first.layer_output.save()
+        except OutOfOrderError as error:
+            said = nnsight.save(str(error))
+        stream = last.layer_output.save()
+    assert said.startswith("model.model.layers.0.layer_output was asked for at step 0")
+    assert gap(kept, oracle(prompt)["layers.1.layer_output"]) <= FLOAT32
+    assert gap(stream, oracle(prompt)[f"layers.{model.num_layers - 1}.layer_output"]) <= FLOAT32
 
 
 @on_qwen2

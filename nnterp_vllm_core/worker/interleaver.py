@@ -41,7 +41,7 @@ class Shared(dict[Any, dict[int, torch.Tensor]]):
     def pieces(self, whole: torch.Tensor, axis: int) -> dict[int, torch.Tensor]:
         """Cut a copy at the borders of the requests that wait here.
 
-        Each piece counts its own edits, so that one request's is not taken for another's.
+        ``.data`` is the same memory with an edit counter of its own, so that one request's edit is not taken for another's.
         """
         starts, sizes, at = [], [], 0
         for start, size in [*sorted(self.groups), [whole.shape[axis], 0]]:
@@ -54,7 +54,8 @@ class Shared(dict[Any, dict[int, torch.Tensor]]):
                 starts.append(start)
                 sizes.append(size)
             at = start + size
-        return dict(zip(starts, torch.unsafe_split_with_sizes(whole, sizes, axis), strict=True))
+        parts = torch.split_with_sizes(whole, sizes, axis)
+        return {start: part.data for start, part in zip(starts, parts, strict=True)}
 
 
 class StandardInterleaver(VLLMInterleaver):

@@ -6,9 +6,16 @@ from typing import Any
 
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 
+from ..errors import UnsupportedEngine
 from ..mediator import StandardMediator
 from .gathering import Gathering
 from .saves import StandardRequest
+
+_PREEMPTED = (
+    "vLLM's cache was full, so it preempted this request, dropped what it had computed and computes the text again in one "
+    "pass, without what the block wrote on earlier steps. Give the engine a larger cache (gpu_memory_utilization=, or "
+    "VLLM_CPU_KVCACHE_SPACE on a CPU), fewer requests at once (max_num_seqs=) or shorter ones, and run it again."
+)
 
 
 class StandardRequests(Requests):
@@ -53,19 +60,24 @@ class StandardRequests(Requests):
     def place(self, spans: list[tuple[str, int]], states: dict[str, Any]) -> None:
         """Note, before a block runs, which step its request is at and what the step left out.
 
+        A request that vLLM preempted comes back as its whole text, computed in one pass: what its block wrote on earlier
+        steps is not in that. Such a request fails, by name.
+
         Args:
             spans: Each scheduled request and how many tokens of it this step computes.
             states: The runner's own state of each request.
         """
-        for request_id, _ in spans:
+        for request_id, tokens in spans:
             request, state = self.requests.get(request_id), states.get(request_id)
             if request is None or state is None:
                 continue
             for mediator in request.workers():
                 if mediator.worker is None:
                     mediator.cached = state.num_computed_tokens
-                else:
-                    mediator.step += 1
+                    continue
+                mediator.step += 1
+                if tokens > 1 and mediator.wrote and mediator.exception is None:
+                    mediator.exception, mediator.pending = UnsupportedEngine(_PREEMPTED), None
 
     def trim(self, spans: list[tuple[str, int]]) -> None:
         """Show a resumed request its new token alone.
