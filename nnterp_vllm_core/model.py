@@ -29,6 +29,7 @@ from .refusal import raised_by_driver
 from .taps import resolve
 from .tree import Plan, before_head, bind, plan_for
 from .worker.float32 import PRECISIONS
+from .worker.shared_memory import common_memory
 
 
 class ServedLogits(StandardValue):
@@ -191,7 +192,11 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
         self._WORKER_CLS = _worker_class()
         additional = kwargs.pop("additional_config", None) or {}
         with guard.hostless_accelerator(), guard.spawned_workers(), raised_by_driver() as refusal:
-            stamp = {**self._passport.stamp(refusal), "float32_products": self._float32_products}
+            stamp = {
+                **self._passport.stamp(refusal),
+                "float32_products": self._float32_products,
+                "memory": common_memory(),
+            }
             additional = {**additional, KEY: stamp}
             module: torch.nn.Module = super()._load(repo_id, additional_config=additional, **kwargs)
         return module

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from nnterp_vllm_core import NnterpVLLMError
+from nnterp_vllm_core.worker import shared_memory
 from nnterp_vllm_core.worker.saves import PackedSaves
 
 
@@ -114,3 +117,79 @@ def test_a_subclass_and_a_tensor_that_requires_grad_arrive_as_what_they_are() ->
     found = arrived({"parameters": [parameter, parameter], "grad": [torch.ones(2, requires_grad=True) for _ in range(2)]})
     assert type(found["parameters"][0]) is torch.nn.Parameter
     assert all(tensor.requires_grad for tensor in found["grad"])
+
+
+# --- shared memory ----------------------------------------------------------------------------------------------------
+
+in_shared_memory = pytest.mark.skipif(shared_memory.common_memory() is None, reason="this host has no /dev/shm")
+LARGE: dict[str, Any] = {
+    "list": [torch.randn(50, 401) for _ in range(3)],
+    "odd": torch.arange(shared_memory.LEAST + 1).to(torch.uint8),
+    "half": torch.randn(40_000).bfloat16(),
+    "small": torch.arange(5),
+}
+
+
+def sent(saves: dict[str, Any], usable: bool = True) -> bytes:
+    """What a collection of two requests sends."""
+    with shared_memory.Outbox(usable) as outbox:
+        return outbox.sealed(pickle.dumps([PackedSaves(saves), PackedSaves(saves)], pickle.HIGHEST_PROTOCOL))
+
+
+def files() -> set[str]:
+    return {path.name for path in shared_memory.FOLDER.glob("nnterp-vllm-*")}
+
+
+@in_shared_memory
+def test_large_saves_travel_beside_the_message_and_leave_nothing() -> None:
+    before = files()
+    message = sent(LARGE)
+    (name,) = files() - before
+    assert len(message) < 10_000
+    assert os.stat(shared_memory.FOLDER / name).st_mode & 0o077 == 0
+    for found in pickle.loads(message):
+        assert_same(found, LARGE)
+    assert files() == before
+
+
+@in_shared_memory
+def test_small_saves_need_no_file() -> None:
+    before = files()
+    message = sent({"small": LARGE["small"]})
+    assert files() == before
+    assert_same(pickle.loads(message)[0], {"small": LARGE["small"]})
+
+
+def test_without_common_memory_all_of_it_is_in_the_message() -> None:
+    before = files()
+    message = sent(LARGE, usable=False)
+    assert len(message) > 2 * 4 * 3 * 50 * 401
+    assert files() == before
+    for found in pickle.loads(message):
+        assert_same(found, LARGE)
+
+
+@in_shared_memory
+def test_what_does_not_fit_travels_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = os.statvfs(shared_memory.FOLDER)
+    nearly_full = os.statvfs_result((*room[:4], 10, *room[5:]))
+    monkeypatch.setattr(shared_memory.os, "statvfs", lambda folder: nearly_full)
+    before = files()
+    message = sent(LARGE)
+    assert files() == before
+    assert_same(pickle.loads(message)[1], LARGE)
+
+
+@in_shared_memory
+def test_a_file_that_somebody_took_away_is_an_error_with_the_way_out() -> None:
+    before = files()
+    message = sent(LARGE)
+    (name,) = files() - before
+    (shared_memory.FOLDER / name).unlink()
+    with pytest.raises(NnterpVLLMError, match=r"shared memory.*NNTERP_VLLM_SHARED_MEMORY=0"):
+        pickle.loads(message)
+
+
+def test_the_variable_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(shared_memory.VARIABLE, "0")
+    assert shared_memory.common_memory() is None

@@ -12,6 +12,8 @@ from support.blocks import FLOAT32
 from support.oracle import Oracle, gap
 from support.scripts import TESTS, run
 
+from nnterp_vllm_core.worker.shared_memory import common_memory
+
 on_qwen2 = pytest.mark.parametrize("name", ["qwen2"], indirect=True, scope="session")
 
 
@@ -44,6 +46,25 @@ def test_an_all_layers_loop_ships_the_same_each_time(answers: dict[str, Any]) ->
     first, *later = answers["shipped"]
     assert later == [first, first]
     assert first < 1000
+
+
+@pytest.mark.skipif(common_memory() is None, reason="this host has no /dev/shm")
+def test_large_saves_come_through_shared_memory_and_leave_nothing_there(answers: dict[str, Any]) -> None:
+    large = answers["large"]
+    assert large["beside"]
+    assert sum(message for _, message in large["beside"]) < large["bytes"] / 10
+    assert large["equal"]
+    assert large["own memory"]
+    assert large["left"] == []
+
+
+def test_without_shared_memory_the_same_values_come_in_the_message(
+    checkpoints: dict[str, Path], answers: dict[str, Any], tmp_path: Path
+) -> None:
+    run(TESTS / "scripts" / "spawned.py", checkpoints["qwen2"], tmp_path / "answers.json", NNTERP_VLLM_SHARED_MEMORY="0")
+    large = json.loads((tmp_path / "answers.json").read_text())["large"]
+    assert large["beside"] == []
+    assert large["sum"] == answers["large"]["sum"]
 
 
 @on_qwen2

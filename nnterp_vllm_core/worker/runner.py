@@ -19,6 +19,7 @@ from .float32 import products
 from .fragments import StandardFragments
 from .interleaver import StandardInterleaver
 from .requests import StandardRequests
+from .shared_memory import Outbox, common_memory
 
 
 def standard_runner(base: type) -> type:
@@ -49,6 +50,12 @@ def standard_runner(base: type) -> type:
             self.nnsight_model = model
             self.nnsight_requests = StandardRequests()
             self.nnsight_persistent_objects = model._remoteable_persistent_objects()
+
+        def collect_nnsight(self, *args: Any, **kwargs: Any) -> bytes | None:
+            theirs = self.vllm_config.additional_config[KEY]["memory"]
+            with Outbox(usable=theirs is not None and theirs == common_memory()) as outbox:
+                message: bytes | None = super().collect_nnsight(*args, **kwargs)
+                return None if message is None else outbox.sealed(message)
 
         def execute_model(self, *args: Any, **kwargs: Any) -> Any:
             scope.engine_step(opens=not scope.is_open())

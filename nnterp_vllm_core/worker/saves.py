@@ -2,7 +2,7 @@
 
 Pickled one by one, thousands of small tensors cost more than the forward that made them, and on a GPU each is a copy of
 its own to the host. Packed, a request costs one concatenation and one copy. What arrives are ordinary tensors with memory
-of their own; the bytes are read by plain ``pickle.loads``.
+of their own; the bytes are read by plain ``pickle.loads``. Large buffers travel beside the message (`shared_memory`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from typing import Any
 import torch
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request
 
+from . import shared_memory
+
 _Group = tuple[torch.dtype, torch.device]
 #: The number of a group, the shape of a tensor there, and of how many tensors it is a list, or ``None`` for a tensor.
 _Place = tuple[int, tuple[int, ...], int | None]
 #: A place's number, and an index where one tensor of a list is meant.
 _Number = int | tuple[int, int]
+#: A buffer: its bytes, or where they begin in the shared memory and how many they are.
+_Buffer = bytearray | tuple[int, int]
 
 
 class StandardRequest(Request):
@@ -104,25 +108,23 @@ class _Unpickler(pickle.Unpickler):
         return self._things[number]
 
 
-def _bytes(tensors: list[torch.Tensor]) -> pickle.PickleBuffer:
-    """The tensors' memory, one after another. It is pickled from where it is and arrives as a `bytearray`."""
+def _bytes(tensors: list[torch.Tensor]) -> Any:
+    """The tensors' memory, one after another, as a `_Buffer`; bytes are pickled from where they are."""
     # Tensors that differ in their first axis alone are, one after another, what they are flattened; most saves are such.
     tails = {tensor.shape[1:] if tensor.ndim else None for tensor in tensors}
     alike = len(tails) == 1 and None not in tails
     parts = tensors if alike else [tensor.reshape(-1) for tensor in tensors]
-    flat = torch.cat(parts).reshape(-1).cpu()
-    return pickle.PickleBuffer(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy's stubs predate Buffer
+    raw: Any = torch.cat(parts).reshape(-1).cpu().view(torch.uint8).numpy()
+    start = shared_memory.put(raw.data)
+    return pickle.PickleBuffer(raw) if start is None else (start, raw.nbytes)
 
 
-def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, str, bytearray]]) -> dict[str, Any]:
+def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, str, _Buffer]]) -> dict[str, Any]:
     """What `PackedSaves` becomes where it is unpickled: a plain dict.
 
     Each tensor gets memory of its own: keeping or saving one must not keep or save its neighbours.
     """
-    flat = [
-        torch.frombuffer(raw, dtype=torch.uint8).view(dtype).to(device) if raw else torch.empty(0, dtype=dtype)
-        for dtype, device, raw in buffers
-    ]
+    flat = [_flat(dtype, raw).to(device) for dtype, device, raw in buffers]
     begun = [0] * len(flat)
     things: list[Any] = []
     for group, shape, count in places:
@@ -132,6 +134,13 @@ def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, 
         things.append(mine.clone().view(shape) if count is None else _listed(mine.view(count, *shape)))
     found: dict[str, Any] = _Unpickler(io.BytesIO(index), things).load()
     return found
+
+
+def _flat(dtype: torch.dtype, raw: _Buffer) -> torch.Tensor:
+    if isinstance(raw, tuple):
+        start, size = raw
+        return torch.frombuffer(shared_memory.inbox(), dtype=torch.uint8, count=size, offset=start).view(dtype)
+    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype) if raw else torch.empty(0, dtype=dtype)
 
 
 def _listed(stacked: torch.Tensor) -> list[torch.Tensor]:

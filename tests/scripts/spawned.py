@@ -6,12 +6,14 @@ python spawned.py CHECKPOINT OUT
 import json
 import os
 import sys
+from typing import Any
 
 import nnsight
 import torch
 
 from nnterp_vllm_core import StandardizedVLLM
 from nnterp_vllm_core.envoys import MlpEnvoy
+from nnterp_vllm_core.worker import shared_memory
 
 PROMPT = "The Eiffel Tower is in the city of"
 
@@ -22,6 +24,42 @@ class Doubled(MlpEnvoy):
     @property
     def doubled(self) -> torch.Tensor:
         return self.mlp_output * 2
+
+
+def large(model: StandardizedVLLM) -> dict[str, Any]:
+    """Saves of some hundred kilobytes, by the way that this host offers and in the message alone."""
+    prompts = [list(range(5 + row, 45 + row)) for row in range(6)]
+    taken = []
+    arrived = shared_memory.arrived
+
+    def counted(name: str, message: bytes) -> Any:
+        taken.append((name, len(message)))
+        return arrived(name, message)
+
+    def every_position() -> list[list[torch.Tensor]]:
+        with model.trace(temperature=0.0, max_tokens=1) as tracer:
+            for ids in prompts:
+                with tracer.invoke(ids):
+                    states = nnsight.save([])
+                    for block in model.blocks:
+                        states.append(block.layer_output)
+        return states
+
+    shared_memory.arrived = counted
+    first = every_position()
+    beside = list(taken)
+    shared_memory.arrived = arrived
+    again = every_position()
+    return {
+        "beside": beside,
+        "bytes": sum(tensor.numel() * 4 for states in first for tensor in states),
+        "equal": all(
+            torch.equal(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True)
+        ),
+        "own memory": all(t.untyped_storage().nbytes() == t.numel() * 4 for states in first for t in states),
+        "left": [path.name for path in shared_memory.FOLDER.glob("nnterp-vllm-*")],
+        "sum": sum(tensor.double().abs().sum().item() for states in first for tensor in states),
+    }
 
 
 def main(checkpoint: str, out: str) -> None:
@@ -79,6 +117,7 @@ def main(checkpoint: str, out: str) -> None:
         return found
 
     answers["shipped"] = sizes()
+    answers["large"] = large(model)
     with open(out, "w") as file:
         json.dump(answers, file)
 
