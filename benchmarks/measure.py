@@ -90,7 +90,8 @@ def hooks(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
 def untraced(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     """Requests without a block on our engine, beside a ``vllm.LLM`` with nothing of ours that it is divided by.
 
-    Both engines live in this process's workers at once, eager, and are asked in turn.
+    Both engines live in this process's workers at once and are asked in turn; both eager, with whole prompts and no prefix
+    cache, as an engine for traces is.
     """
     from vllm import LLM
 
@@ -98,7 +99,7 @@ def untraced(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]
 
     half = {"gpu_memory_utilization": 0.25} if cuda else {}
     common = {**timing.options(cuda, counts), **half}
-    bare = LLM(folder, enforce_eager=True, **common)
+    bare = LLM(folder, enforce_eager=True, enable_prefix_caching=False, enable_chunked_prefill=False, **common)
     model = StandardizedVLLM(folder, dispatch=True, **common)
     rows = []
     for count in counts:
