@@ -87,35 +87,7 @@ def hooks(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def untraced(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
-    """Requests without a block on our engine, beside a ``vllm.LLM`` with nothing of ours that it is divided by.
-
-    Both engines live in this process's workers at once and are asked in turn; both eager, with whole prompts and no prefix
-    cache, as an engine for traces is.
-    """
-    from vllm import LLM
-
-    from nnterp_vllm_core import StandardizedVLLM
-
-    half = {"gpu_memory_utilization": 0.25} if cuda else {}
-    common = {**timing.options(cuda, counts), **half}
-    bare = LLM(folder, enforce_eager=True, enable_prefix_caching=False, enable_chunked_prefill=False, **common)
-    model = StandardizedVLLM(folder, dispatch=True, **common)
-    rows = []
-    for count in counts:
-        prompts = shapes.prompts(count, LENGTH[0])
-        for tokens in (1, 16):
-            found = timing.ratio(
-                partial(timing.generate, bare, prompts, tokens),
-                partial(timing.generate, model.vllm_entrypoint, prompts, tokens),
-                runs=15,
-            )
-            work = "no block, prefill" if tokens == 1 else f"no block, {tokens} tokens"
-            rows.append({"requests": count, "work": work, **found})
-    return rows
-
-
-ENGINES = {"ours": ours, "nnsight": native, "hooks": hooks, "untraced": untraced}
+ENGINES = {"ours": ours, "nnsight": native, "hooks": hooks}
 
 
 def main() -> None:

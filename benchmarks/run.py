@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=["4x128", "24x128", "80x128"])
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--tokens", type=int, default=8)
-    parser.add_argument("--engines", nargs="+", default=["untraced", "ours", "nnsight", "hooks"])
+    parser.add_argument("--engines", nargs="+", default=["ours", "nnsight", "hooks"])
     parser.add_argument("--lens", help="the Python of an environment with vllm-lens")
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
     parser.add_argument("--table", type=Path, help="print the tables of this file and measure nothing")

@@ -106,13 +106,14 @@ class LiveView(View):
         occurrence = mediator.due(self.location, self.path)
         visit = (self.location, occurrence)
         held = mediator.held.get(self)
-        if held is not None and mediator.visit == visit and new is held.served:
+        if held is not None and mediator.visit == visit and new is held.served and held.edited:
             mediator.settle()
             return
         raw = Mediator.value(self.location)
         mediator.visit = visit
         self.write(raw, self.checked(new, raw))
-        mediator.held.pop(self, None)
+        if held is None or new is not held.served:
+            mediator.held.pop(self, None)
 
     def land(self, held: Held) -> None:
         self.write(held.visit, held.served)

@@ -21,6 +21,7 @@ from .envoys import ModelValues, StandardValue
 from .errors import UnsupportedEngine, UnsupportedFamily
 from .extra_views import add_extras
 from .family import Family
+from .llm_engine import StandardLLMEngine
 from .mediator import StandardMediator
 from .methods import StandardMethods
 from .passport import KEY, Passport
@@ -200,6 +201,11 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
             additional = {**additional, KEY: stamp}
             module: torch.nn.Module = super()._load(repo_id, additional_config=additional, **kwargs)
         return module
+
+    def _load_sync(self, repo_id: str, **kwargs: Any) -> Any:
+        llm = super()._load_sync(repo_id, **kwargs)
+        StandardLLMEngine.take_over(llm.llm_engine)
+        return llm
 
     def _resolve_taps(self, module: torch.nn.Module) -> tuple[str, ...]:
         locations, native = resolve(self.taps, module, self.plan)

@@ -79,14 +79,18 @@ class View:
         if not self.writable:
             raise ReadOnlyValue(self.read_only("cannot be assigned"))
         mediator = StandardMediator.running(self.path)
-        visit = self.at(mediator)
         held = mediator.held.get(self)
-        if held is not None and held.visit is visit and new is held.served:
-            return  # `value += x` edits the copy, which has landed, and then assigns it to itself
+        own = held is not None and new is held.served
+        counted = held is not None and held.edited
+        visit = self.at(mediator)
+        own = own and held is not None and held.visit is visit
+        if own and counted:
+            return  # `value += x` edits the copy, which has landed by now, and then assigns it to itself
         self.write(visit.raw, self.checked(new, visit.raw))
         visit.shared = None
         mediator.wrote = True
-        for view in [view for view in mediator.held if view is self or view.derived]:
+        # The block's own copy goes on being watched: it may be edited again.
+        for view in [view for view in mediator.held if (view is self and not own) or view.derived]:
             del mediator.held[view]
 
     def at(self, mediator: StandardMediator) -> Visit:

@@ -346,3 +346,20 @@ def test_a_spawned_engine_of_two_ranks_collects_what_one_rank_does(
         # Two ranks sum the halves of a matrix product apart, so the order of float32 sums differs.
         gap = (found[path] - expected[path]).abs().max() / expected[path].abs().max()
         assert gap <= 1e-5, path
+
+
+@pytest.mark.parametrize("reduce", [None, "mean"])
+def test_generations_that_stop_at_their_first_token_have_zero_rows(model: Any, reduce: str | None) -> None:
+    """A stop token that every prompt draws first, so that no prompt tells the shape of a row."""
+    with model.trace(PROMPTS[0], temperature=0.0, max_tokens=1) as tracer:
+        result = tracer.result.save()
+    first = result.outputs[0].token_ids[0]
+    values = [STREAM, "layers.1.self_attn.attention_queries", "logits"]
+    settings = {"positions": "generated", "max_tokens": 4, "stop_token_ids": [first], "reduce": reduce, "quiet": True}
+    found = model.collect([PROMPTS[0], PROMPTS[0]], values, **settings)
+    assert found[STREAM].shape == (0, model.hidden_size)
+    assert found[values[1]].shape == (0, model.num_heads, model.head_dim)
+    assert found["logits"].shape == (0, model.vocab_size)
+    mixed = model.collect([PROMPTS[0], PROMPTS[1]], values, **settings)
+    assert mixed.prompt(0)[STREAM].shape == (0, model.hidden_size)
+    assert mixed.prompt(1)[STREAM].shape[0] == (1 if reduce else 3)

@@ -163,6 +163,26 @@ def test_two_reads_give_the_same_tensor(model: Any, prompt: str) -> None:
     assert torch.equal(twice[:, 0], once[:, 0] + 1 + 1)
 
 
+@pytest.mark.parametrize("way", ["numpy", "data"])
+def test_an_edit_that_torch_does_not_count_reaches_the_model_by_assignment(model: Any, prompt: str, way: str) -> None:
+    block = model.layers[1]
+    with model.trace(prompt, **GREEDY):
+        value = block.layer_output
+        if way == "numpy":
+            value.numpy()[:] *= 0.5
+        else:
+            value.data.mul_(0.5)
+        block.layer_output = value
+        value[:, 0] += 1.0  # it goes on being watched
+        logits = model.logits.save()
+    with model.trace(prompt, **GREEDY):
+        block.layer_output *= 0.5
+        block.layer_output[:, 0] += 1.0
+        counted = model.logits.save()
+    assert torch.equal(logits, counted)
+    assert not torch.equal(logits, logits_of(model, prompt))
+
+
 def test_a_saved_value_keeps_what_was_read(model: Any, prompt: str) -> None:
     """Every value of one trace at once, each against a cloned read of it."""
     keys = [*WRITABLE, *READ_ONLY]

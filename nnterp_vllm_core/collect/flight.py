@@ -55,6 +55,7 @@ class Flight:
         self._max_tokens = max_tokens
         self._shared_params = shared_params(max_tokens, sampling)
         self._row_bytes = row_bytes(model, views.values())
+        self._like = {path: no_rows(model, view, job["dtype"]) for path, view in views.items()}
         self._window = window or 2 * self._engine.vllm_config.scheduler_config.max_num_seqs
         self._due = min(TAKE_BYTES, shard_bytes)
         self._bar = bar
@@ -181,12 +182,13 @@ class Flight:
             rows[path] = piece if path not in rows else torch.cat([rows[path], piece])
 
     def _fill(self, numbers: list[int]) -> None:
-        """Give a generation that stopped at its first token its zero rows."""
+        """Give a generation that stopped at its first token its zero rows, in the shape of the others."""
         like = next((entry.rows for entry in self._entries.values() if entry.rows), None)
+        if like is not None:
+            self._like = {path: rows[:0] for path, rows in like.items()}
         for number in numbers:
-            entry = self._entries[number]
-            if not entry.rows and like is not None:
-                entry.rows = {path: rows[:0] for path, rows in like.items()}
+            if not self._entries[number].rows:
+                self._entries[number].rows = dict(self._like)
 
 
 def shared_params(max_tokens: int, sampling: dict[str, Any]) -> Any:
@@ -205,15 +207,30 @@ def shared_params(max_tokens: int, sampling: dict[str, Any]) -> Any:
     return params
 
 
-def row_bytes(model: Any, views: Iterable[View]) -> tuple[int, int]:
-    """Bytes of one position of every value: those of any prompt, and those for each of its tokens (a pattern's keys)."""
-    sizes = {
+def axis_sizes(model: Any) -> dict[str, int]:
+    """The sizes of those axes that are the model's own."""
+    return {
         "hidden": model.hidden_size,
         "heads": model.num_heads,
         "kv_heads": model.num_kv_heads,
         "head_dim": model.head_dim,
         "vocab": model.vocab_size,
     }
+
+
+def no_rows(model: Any, view: View, dtype: str | None) -> torch.Tensor:
+    """Zero rows of a value, for when no prompt has any; each row has the axes that are neither batch nor position."""
+    sizes = axis_sizes(model)
+    shape = [sizes[word] for word in view.value.axes if word in sizes]
+    if view.value.name == "input_ids":
+        return torch.zeros(0, dtype=torch.int64)
+    kept = model.vllm_entrypoint.llm_engine.model_config.dtype if dtype is None else getattr(torch, dtype)
+    return torch.zeros(0, *shape, dtype=kept)
+
+
+def row_bytes(model: Any, views: Iterable[View]) -> tuple[int, int]:
+    """Bytes of one position of every value: those of any prompt, and those for each of its tokens (a pattern's keys)."""
+    sizes = axis_sizes(model)
     fixed = for_each_key = 0
     for view in views:
         numbers = 4 * math.prod(sizes.get(word, 1) for word in view.value.axes)

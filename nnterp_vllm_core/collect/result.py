@@ -110,16 +110,20 @@ class Collected:
             ValueError: Its rows differ in shape between prompts.
         """
         self._known(path)
-        parts = []
+        parts, empty = [], torch.zeros(0)
         for shard in self._shards:
             if shard.tensor(path + SHAPES) is not None:
                 raise ValueError(f"The rows of {path} differ in shape between prompts; read them by `.prompt(i)`.")
             part = shard.tensor(path)
             if part is not None and shard.rows:
                 parts.append(part)
+            elif part is not None:
+                empty = part
         if len({part.shape[1:] for part in parts}) > 1:
             raise ValueError(f"The rows of {path} differ in shape between prompts; read them by `.prompt(i)`.")
-        return torch.cat(parts) if len(parts) != 1 else parts[0]
+        if not parts:
+            return empty
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def stacked(self, path: str) -> torch.Tensor:
         """All rows of a value, ``[prompts, positions, ...]``.

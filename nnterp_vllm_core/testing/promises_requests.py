@@ -47,6 +47,32 @@ class RequestPromises:
                 findings.append(replace(one, key=f"{one.key} of {len(ids)} tokens"))
         assert not findings, report(subject.who, "requests together equal their solo runs", findings)
 
+    def test_edits_of_requests_together_keep_apart(self, engine_under_test: Subject) -> None:
+        """Six requests wait at one place and each steers by its own amount, one of them by nothing."""
+        subject = engine_under_test
+        model, vector = subject.model, subject.case.vector
+        layer, longest = min(MIDDLE, len(model.layers) - 2), subject.case.prompts[3]
+        wanted = [(longest[start : start + 4 + start % 3], 0.5 * (start - 2)) for start in range(6)]
+
+        def run(pairs: list[tuple[list[int], float]]) -> Any:
+            with model.trace(**GREEDY) as tracer:
+                for ids, amount in pairs:
+                    with tracer.invoke(ids):
+                        stream = model.layers[layer].layer_output
+                        if amount:
+                            stream[:, -1] += (amount * vector).to(stream.device)
+                        rows = model.layers[-1].layer_output.save()
+            return rows
+
+        findings: list[Finding] = []
+        for (ids, amount), together in zip(wanted, run(wanted), strict=True):
+            solo, plain = run([(ids, amount)]), run([(ids, 0.0)])
+            if (away := gap(together, solo)) > TOGETHER:
+                what = f"layer_output of the last block, steered by {amount} at layer {layer}"
+                findings.append(Finding(key=what, observed=f"{away:.1e} from the solo run", allowed=f"{TOGETHER:.0e}"))
+            assert torch.equal(solo, plain) == (amount == 0.0), f"{subject.who}: steering by {amount} changed nothing"
+        assert not findings, report(subject.who, "edits of requests together keep apart", findings)
+
     def test_a_second_call_equals_the_first(self, engine_under_test: Subject) -> None:
         """To the bit, with other requests in between."""
         subject = engine_under_test

@@ -9,6 +9,7 @@ from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 from ..errors import UnsupportedEngine
 from ..mediator import StandardMediator
 from .gathering import Gathering
+from .handoffs import Handoffs
 from .saves import StandardRequest
 
 _PREEMPTED = (
@@ -24,10 +25,12 @@ class StandardRequests(Requests):
     Attributes:
         gathering: Bulk collections, whose requests carry no blocks.
         gathers: What they want of this step, by location.
+        handoffs: The controllers of the model's modules, which only blocks and collections need.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handoffs: Handoffs) -> None:
         super().__init__()
+        self.handoffs = handoffs
         self.gathering = Gathering()
         self.gathers: dict[str, Any] = {}
 
@@ -37,6 +40,9 @@ class StandardRequests(Requests):
         self.gathering.admit(new_requests)
         for data in new_requests:
             request = self.requests.get(data.req_id)
+            if request is not None and request.mediator is None and not request.copies and request.error is None:
+                del self.requests[data.req_id]  # it carries nothing, so nothing is owed to it
+                continue
             if request is not None and type(request) is not StandardRequest:
                 request.__class__ = StandardRequest
             # Blocks installed for every request are copied by nnsight, as its own class.
@@ -53,6 +59,7 @@ class StandardRequests(Requests):
 
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
         """Point every block at its own rows of this step; see nnsight's ``Requests.scope``."""
+        self.handoffs.want(bool(self.requests or self.gathers))
         model.interleaver.gathers = self.gathers
         super().scope(model, spans)
         self.trim(spans)

@@ -17,6 +17,7 @@ from ..refusal import REFUSAL, left_for_driver
 from .batcher import StandardBatcher
 from .float32 import products
 from .fragments import StandardFragments
+from .handoffs import Handoffs
 from .interleaver import StandardInterleaver
 from .requests import StandardRequests
 from .shared_memory import Outbox, common_memory
@@ -48,7 +49,7 @@ def standard_runner(base: type) -> type:
             model.interleaver.batcher = StandardBatcher()
             model.interleaver.defer_exceptions = True
             self.nnsight_model = model
-            self.nnsight_requests = StandardRequests()
+            self.nnsight_requests = StandardRequests(Handoffs(model, permanent=bool(taps)))
             self.nnsight_persistent_objects = model._remoteable_persistent_objects()
 
         def collect_nnsight(self, *args: Any, **kwargs: Any) -> bytes | None:
