@@ -386,6 +386,26 @@ def test_an_installed_block_keeps_what_it_read_when_the_trace_edits_the_same_val
     assert not zeroed.any()
 
 
+def _handoffs(worker: Any) -> int:
+    """How many modules of the worker's model run nnsight's controller in place of their own ``forward``."""
+    return sum("forward" in vars(module) for module in worker.model_runner.get_model().modules())
+
+
+@on_qwen2
+def test_a_step_without_blocks_runs_the_models_own_forwards(model: Any, prompt: str) -> None:
+    from vllm import SamplingParams
+
+    engine = model.vllm_entrypoint
+    logits = logits_of(model, prompt)
+    assert engine.collective_rpc(_handoffs)[0] > 4 * model.num_layers
+    (output,) = engine.generate([prompt], SamplingParams(**GREEDY), use_tqdm=False)
+    assert engine.collective_rpc(_handoffs) == [0]
+    assert output.saves == {}
+    assert engine.collective_rpc("nnsight_request_count") == [0]
+    assert torch.equal(logits_of(model, prompt), logits)
+    assert output.outputs[0].token_ids[0] == int(logits.argmax())
+
+
 @on_qwen2
 def test_a_request_without_a_block_leaves_later_traces_the_outermost(model: Any, prompt: str) -> None:
     """In an engine of this process the worker's bookkeeping shares the driver's thread."""
