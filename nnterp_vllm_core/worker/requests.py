@@ -60,6 +60,9 @@ class StandardRequests(Requests):
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
         """Point every block at its own rows of this step; see nnsight's ``Requests.scope``."""
         self.handoffs.want(bool(self.requests or self.gathers))
+        if all(mediator.worker is None for mediator in self.workers()):
+            # Visits are counted from a block's start, where it copies the counts; nobody has started.
+            model.interleaver.counts.clear()
         model.interleaver.gathers = self.gathers
         super().scope(model, spans)
         self.trim(spans)
