@@ -31,9 +31,10 @@ class StandardLLMEngine(NNsightLLMEngine):
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         """Note whether the request carries a block; see vLLM's ``LLMEngine.add_request``."""
+        added = super().add_request(request_id, prompt, params, *args, **kwargs)
         if any(name in (getattr(params, "extra_args", None) or ()) for name in _CARRIED):
             self.bearing.add(request_id)
-        return super().add_request(request_id, prompt, params, *args, **kwargs)
+        return added
 
     def abort_request(self, request_ids: list[str], *args: Any, **kwargs: Any) -> Any:
         """Forget the requests too; see vLLM's ``LLMEngine.abort_request``."""
@@ -61,9 +62,9 @@ class StandardLLMEngine(NNsightLLMEngine):
             outputs = super().step()
             self.bearing.difference_update(output.request_id for output in outputs if output.finished)
             self.leaving = self.leaving and self.has_unfinished_requests()
-            return outputs
-        outputs = super(NNsightLLMEngine, self).step()
+        else:
+            outputs = super(NNsightLLMEngine, self).step()
         for output in outputs:
-            if output.finished:
+            if output.finished and not hasattr(output, "saves"):
                 attach(output, {"saves": {}, "registered": {}, "error": None})
         return outputs
