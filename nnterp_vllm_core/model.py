@@ -21,7 +21,6 @@ from .envoys import ModelValues, StandardValue
 from .errors import UnsupportedEngine, UnsupportedFamily
 from .extra_views import add_extras
 from .family import Family
-from .llm_engine import StandardLLMEngine
 from .mediator import StandardMediator
 from .methods import StandardMethods
 from .passport import KEY, Passport
@@ -203,6 +202,8 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
         return module
 
     def _load_sync(self, repo_id: str, **kwargs: Any) -> Any:
+        from .llm_engine import StandardLLMEngine  # it imports vLLM, which not every host has
+
         llm = super()._load_sync(repo_id, **kwargs)
         StandardLLMEngine.take_over(llm.llm_engine)
         return llm
