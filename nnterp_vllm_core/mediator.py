@@ -166,6 +166,8 @@ class StandardMediator(Mediator):
         occurrence = interleaver.counts.get(provider, 0) - self.counts_at_start.get(provider, 0)
         batcher = interleaver.batcher
         shared = getattr(interleaver, "shared", None)
+        if shared is not None and not shared.first_of(self.batch_group):
+            shared = None
         try:
             while pending is not None and pending.provider == provider and pending.iteration == occurrence:
                 if self.iteration:  # a step named by `tracer.iter` is reached: what follows goes with the model

@@ -368,6 +368,29 @@ def test_an_installed_edit_serves_standard_values_on_plain_requests(model: Any, 
 
 
 @on_qwen2
+@pytest.mark.parametrize("how", ["assignment", "native assignment", "native edit in place"])
+def test_what_an_installed_block_writes_is_what_every_requests_trace_reads(model: Any, how: str) -> None:
+    """The traces are served from one copy of the step, which holds some requests' rows from before their own write."""
+    block, length = model.layers[1], 5
+    with model.edit():
+        if how == "assignment":
+            block.layer_output = torch.full((1, length, 128), 2.0)
+        elif how == "native assignment":
+            block.output = (torch.full((length, 128), 2.0), torch.zeros(length, 128))
+        else:
+            block.output[0][:] = 2.0
+            block.output[1][:] = 0.0
+    try:
+        with model.trace(**GREEDY) as tracer:
+            for row in range(3):
+                with tracer.invoke(list(range(7 + row, 7 + row + length))):
+                    seen = block.layer_output.save()
+    finally:
+        model.clear_edits()
+    assert [one.unique().tolist() for one in seen] == [[2.0]] * 3
+
+
+@on_qwen2
 def test_an_installed_block_keeps_what_it_read_when_the_trace_edits_the_same_value(model: Any, prompt: str) -> None:
     """Two blocks of one request have the same rows, and each its own copy of them."""
     block = model.layers[1]

@@ -16,13 +16,14 @@ from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 class Shared(dict[Any, dict[int, torch.Tensor]]):
     """Copies of a whole step at one visit, by view, each cut into the requests' pieces by their first rows."""
 
-    __slots__ = ("groups", "interleaver", "location", "verdict")
+    __slots__ = ("groups", "interleaver", "location", "served", "verdict")
 
     def __init__(self, interleaver: StandardInterleaver, location: str) -> None:
         super().__init__()
         self.interleaver = interleaver
         self.location = location
         self.groups: list[list[int]] = []
+        self.served: set[int] = set()
         self.verdict: bool | None = None
 
     @property
@@ -38,6 +39,13 @@ class Shared(dict[Any, dict[int, torch.Tensor]]):
             self.verdict = len(self.groups) > 1 and 2 * waiting >= self.interleaver.batcher.total
         return self.verdict
 
+    def first_of(self, group: list[int] | None) -> bool:
+        """Whether this block is the first of its request here; what an earlier one wrote, a copy of the step may not show."""
+        last = -1 if group is None else sum(group)
+        first = last not in self.served
+        self.served.add(last)
+        return first
+
     def pieces(self, whole: torch.Tensor, axis: int) -> dict[int, torch.Tensor]:
         """Cut a copy at the borders of the requests that wait here.
 
@@ -46,7 +54,7 @@ class Shared(dict[Any, dict[int, torch.Tensor]]):
         starts, sizes, at = [], [], 0
         for start, size in [*sorted(self.groups), [whole.shape[axis], 0]]:
             if start < at:
-                continue  # a second block of the same request; it gets a copy of its own
+                continue  # a second block of the same request, see `first_of`
             if start > at:
                 starts.append(at)
                 sizes.append(start - at)
