@@ -51,7 +51,7 @@ class StandardMediator(Mediator):
         held: The private copies handed out at the current visit, by view.
         visit: The current visit, or ``None`` while the block has asked for no standard value there.
         native: How many native requests the block has made; an earlier visit is stale.
-        wrote: Whether anything that the block wrote has reached the model.
+        wrote: Whether anything that the block wrote has reached the model, or may have: it was given live rows.
         reached: The last step that `tracer.iter` named and the model got to.
         step: Which step of its request this is; 0 is the prefill.
         cached: Tokens of the prompt that an engine's prefix cache kept from being computed.
@@ -178,6 +178,8 @@ class StandardMediator(Mediator):
                         reply = (Visit(provider, occurrence, value, self, shared),)
                     else:
                         self.native += 1
+                        # Live rows of a module: what is written into them leaves no trace.
+                        self.wrote = self.wrote or provider.endswith((".input", ".output"))
                         reply = (value if batcher is None else batcher.narrow(value, self.batch_group),)
                 elif pending.event is Event.SWAP:
                     self.wrote = True

@@ -267,7 +267,8 @@ def test_a_preempted_request_reads_on_where_it_was(engines: Any) -> None:
         assert gap(torch.cat(found), torch.cat(read([ids]))) <= FLOAT32
 
 
-def test_a_preempted_request_whose_block_wrote_something_fails_by_name(engines: Any) -> None:
+@pytest.mark.parametrize("way", ["standard", "native"])
+def test_a_preempted_request_whose_block_wrote_something_fails_by_name(engines: Any, way: str) -> None:
     """Its cache is computed again without what was written, so what followed would be another model's."""
     model = engines.get("qwen2", **CROWDED, disable_log_stats=False)
 
@@ -276,7 +277,10 @@ def test_a_preempted_request_whose_block_wrote_something_fails_by_name(engines: 
             for ids in prompts:
                 with tracer.invoke(ids):
                     for _ in tracer.iter[:TOKENS]:
-                        model.layers[1].layer_output[:, -1] *= 0.5
+                        if way == "standard":
+                            model.layers[1].layer_output[:, -1] *= 0.5
+                        else:
+                            model.layers[1].output[0][-1] *= 0.5
                     result = tracer.result.save()
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 from typing import Any, NamedTuple
@@ -188,6 +189,30 @@ def test_a_file_that_somebody_took_away_is_an_error_with_the_way_out() -> None:
     (shared_memory.FOLDER / name).unlink()
     with pytest.raises(NnterpVLLMError, match=r"shared memory.*NNTERP_VLLM_SHARED_MEMORY=0"):
         pickle.loads(message)
+
+
+def leave_unread() -> None:
+    """A worker whose driver never asks for what it sent."""
+    for _ in range(3):
+        sent(LARGE)
+
+
+@in_shared_memory
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_what_nobody_took_goes_with_the_process_that_sent_it(method: str) -> None:
+    before = files()
+    process = multiprocessing.get_context(method).Process(target=leave_unread)
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+    assert files() == before
+
+
+@in_shared_memory
+def test_files_that_were_taken_are_not_remembered() -> None:
+    for _ in range(5):
+        pickle.loads(sent(LARGE))
+    assert len(shared_memory._sent) <= 1
 
 
 def test_the_variable_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class Shared(dict[Any, dict[int, torch.Tensor]]):
         return self.verdict
 
     def first_of(self, group: list[int] | None) -> bool:
-        """Whether this block is the first of its request here; what an earlier one wrote, a copy of the step may not show."""
+        """Whether this block is the first of its request here. What an earlier one wrote, a copy may not show."""
         last = -1 if group is None else sum(group)
         first = last not in self.served
         self.served.add(last)

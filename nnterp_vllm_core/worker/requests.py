@@ -14,8 +14,9 @@ from .saves import StandardRequest
 
 _PREEMPTED = (
     "vLLM's cache was full, so it preempted this request, dropped what it had computed and computes the text again in one "
-    "pass, without what the block wrote on earlier steps. Give the engine a larger cache (gpu_memory_utilization=, or "
-    "VLLM_CPU_KVCACHE_SPACE on a CPU), fewer requests at once (max_num_seqs=) or shorter ones, and run it again."
+    "pass, without what the block wrote on earlier steps (to read a native location counts: its rows are live). Give the "
+    "engine a larger cache (gpu_memory_utilization=, or VLLM_CPU_KVCACHE_SPACE on a CPU), fewer requests at once "
+    "(max_num_seqs=) or shorter ones, and run it again."
 )
 
 

@@ -9,12 +9,12 @@ in the message as ever.
 
 from __future__ import annotations
 
-import atexit
 import mmap
 import os
 import pickle
 import secrets
 import threading
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ LEAST = 1 << 16
 VARIABLE = "NNTERP_VLLM_SHARED_MEMORY"
 _ALIGNMENT = 64
 _local = threading.local()
-#: Files that no driver may have taken yet. Whoever ends first without a reader takes them away.
+#: Files of this process that no driver may have taken yet; what is left of them goes when it ends.
 _sent: set[Path] = set()
+os.register_at_fork(after_in_child=_sent.clear)
 
 
 def common_memory() -> str | None:
@@ -74,7 +75,7 @@ class Outbox:
                 return None  # the other half is for everybody else
             if self._file is None:
                 self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-                _sent.add(self._path)
+                _remember(self._path)
             start = -(-self._end // _ALIGNMENT) * _ALIGNMENT
             written = 0
             while written < raw.nbytes:
@@ -127,7 +128,6 @@ def arrived(name: str, message: bytes) -> Any:
         ) from error
     with file:
         path.unlink()
-        _sent.discard(path)
         _local.inbox = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     try:
         return pickle.loads(message)
@@ -141,7 +141,14 @@ def inbox() -> mmap.mmap:
     return mapped
 
 
-@atexit.register
+def _remember(path: Path) -> None:
+    if not _sent:
+        # Not `atexit`, which a process of multiprocessing, as a worker is, need not run.
+        Finalize(None, _tidy, exitpriority=0)
+    _sent.difference_update([one for one in _sent if not one.exists()])
+    _sent.add(path)
+
+
 def _tidy() -> None:
     for path in _sent:
         path.unlink(missing_ok=True)
