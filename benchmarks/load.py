@@ -3,7 +3,7 @@
     python benchmarks/load.py [CHECKPOINT] [ROUNDS]        # CHECKPOINT is SmolLM2-135M in .cache
 
 Each load is a process of its own: vLLM's ``LLM``, then `StandardizedVLLM`, in turn. What is timed is the constructor, the
-engine's processes included.
+engine's processes included; "without an engine" is the weightless tree alone, which the driver builds before it starts one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_K
 LOADS = {
     "vLLM's LLM": "from vllm import LLM as load; options = {'enforce_eager': True}",
     "StandardizedVLLM": "from nnterp_vllm_core import StandardizedVLLM as load; options = {'dispatch': True}",
+    "without an engine": "from nnterp_vllm_core import StandardizedVLLM as load; options = {}",
 }
 PROGRAM = """
 import time
@@ -67,8 +68,9 @@ def main() -> None:
                 if number:  # the first round fills the system's caches
                     times[name].append(taken)
                 print(f"{name}: {taken:.2f} s", flush=True)
-    pairs = list(zip(*times.values(), strict=True))
-    ratios = sorted(ours / theirs for theirs, ours in pairs)
+    theirs, ours, tree = times.values()
+    ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
+    print(f"without an engine: {statistics.median(tree):.2f} s ({min(tree):.2f} to {max(tree):.2f})")
     print(f"ratio of loads: {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
 
 

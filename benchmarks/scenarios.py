@@ -16,6 +16,14 @@ def plain(model: Any, prompts: Prompts, tokens: int = 1) -> None:
     timing.generate(model.vllm_entrypoint, prompts, tokens)
 
 
+def nothing(model: Any, prompts: Prompts) -> None:
+    """A block that reads nothing: what a trace and its requests cost by themselves."""
+    with model.trace(temperature=0.0, max_tokens=1) as tracer:
+        for prompt in prompts:
+            with tracer.invoke(prompt):
+                one = 1  # noqa: F841
+
+
 def one_value(model: Any, prompts: Prompts) -> None:
     """One value of one layer: the stream that leaves the middle block, last position."""
     middle = model.num_layers // 2
@@ -76,6 +84,7 @@ def decode_one_read(model: Any, prompts: Prompts, tokens: int = 64) -> None:
 
 
 SCENARIOS: dict[str, tuple[Callable[..., None], int]] = {
+    "a block that does nothing": (nothing, 1),
     "one value of one layer": (one_value, 1),
     "every layer, last token": (every_layer_last, 1),
     "every layer, all positions": (every_layer_all, 1),
