@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .errors import EngineNotInstalled, MainGuardError, UnsupportedEngine
+from .startup import in_processes
 
 #: Arguments of `StandardizedTransformer` that mean nothing to vLLM, with what to use instead.
 _TRANSFORMERS_ONLY = {
@@ -92,8 +93,8 @@ def require_main_guard() -> None:
         MainGuardError: The call stands outside an ``if __name__ == "__main__":`` block of the main script, or this
             process is a worker that is still importing it.
     """
-    if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
-        return  # the engine runs in this process
+    if not in_processes():
+        return
     advice = (
         'Put the lines that build the model and trace under `if __name__ == "__main__":`. vLLM spawns its worker, and '
         "the spawned process imports the script again."

@@ -18,18 +18,18 @@ from .collect.collector import BulkCollection
 from .contributions import Contributions
 from .engine import engine_version
 from .envoys import ModelValues, StandardValue
-from .errors import UnsupportedEngine, UnsupportedFamily
+from .errors import UnsupportedFamily
 from .extra_views import add_extras
 from .family import Family
+from .load import EngineLoad
 from .mediator import StandardMediator
 from .methods import StandardMethods
-from .passport import KEY, Passport
+from .passport import Passport
 from .protocol import VALUES
-from .refusal import raised_by_driver
+from .startup import in_processes
 from .taps import resolve
 from .tree import Plan, before_head, bind, plan_for
 from .worker.float32 import PRECISIONS
-from .worker.shared_memory import common_memory
 
 
 class ServedLogits(StandardValue):
@@ -40,7 +40,7 @@ class ServedLogits(StandardValue):
         return model.interleaver.handle(f"{model.path}.logits", rows)
 
 
-class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
+class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad):
     """A vLLM engine whose internals are read and edited under standard names.
 
     Args:
@@ -97,6 +97,8 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
             raise ValueError(f"float32_products={float32_products!r}: expected one of {PRECISIONS}.")
         self._float32_products = float32_products
         self._caches_prefixes = bool(kwargs.get("enable_prefix_caching"))
+        # With taps nnsight reads the tree before it starts the engine; without, there is time for it while that starts.
+        self._tree_later = bool(kwargs.get("dispatch")) and not taps and in_processes()
         options: dict[str, Any] = {"rename": self._tree_rename, "envoys": self._tree_envoys}
         options["taps"] = (taps,) if isinstance(taps, str) else tuple(taps)
         super().__init__(repo_id, *args, **options, **kwargs)
@@ -126,14 +128,19 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
 
     def _open(self, repo_id: str, family: ModuleType | str | Family | None, kwargs: dict[str, Any]) -> None:
         """Find the family and read the sizes, before vLLM is imported."""
-        if raw_model_type(repo_id) is not None and family is None:
-            loader.find(str(raw_model_type(repo_id)))  # an unknown type: our message, not transformers'
+        named = raw_model_type(repo_id)
+        plugin = None
+        if named is not None and family is None:
+            plugin = loader.find(named)  # an unknown type: our message, not transformers'
         try:
             config = read_config(repo_id, **kwargs)
         except ValueError as error:
             raise UnsupportedFamily(f"{repo_id!r}: transformers cannot read its config: {error}") from error
         model_type = config.model_type
-        plugin = loader.find(model_type) if family is None else loader.override(family, model_type)
+        if family is not None:
+            plugin = loader.override(family, model_type)
+        elif plugin is None or model_type != named:
+            plugin = loader.find(model_type)
         loader.warn_outside(plugin, engine_version())
         self.family: Family = plugin.family
         self._sizes_from(config)
@@ -181,33 +188,6 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
         for envoy in self.modules():
             envoy.__dict__["_persistent_id"] = f"Envoy:{envoy.path}"
 
-    def _load_meta(self, repo_id: str, **kwargs: Any) -> torch.nn.Module:
-        with guard.hostless_accelerator(), guard.weightless_scalars(), guard.undecorated_transformers():
-            module: torch.nn.Module = super()._load_meta(repo_id, **kwargs)
-        self._describe(module)
-        return module
-
-    def _load(self, repo_id: str, **kwargs: Any) -> torch.nn.Module:
-        guard.require_main_guard()
-        self._WORKER_CLS = _worker_class()
-        additional = kwargs.pop("additional_config", None) or {}
-        with guard.hostless_accelerator(), guard.spawned_workers(), raised_by_driver() as refusal:
-            stamp = {
-                **self._passport.stamp(refusal),
-                "float32_products": self._float32_products,
-                "memory": common_memory(),
-            }
-            additional = {**additional, KEY: stamp}
-            module: torch.nn.Module = super()._load(repo_id, additional_config=additional, **kwargs)
-        return module
-
-    def _load_sync(self, repo_id: str, **kwargs: Any) -> Any:
-        from .llm_engine import StandardLLMEngine  # it imports vLLM, which not every host has
-
-        llm = super()._load_sync(repo_id, **kwargs)
-        StandardLLMEngine.take_over(llm.llm_engine)
-        return llm
-
     def _resolve_taps(self, module: torch.nn.Module) -> tuple[str, ...]:
         locations, native = resolve(self.taps, module, self.plan)
         self.taps = tuple(native)
@@ -228,6 +208,13 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
             mediator.__class__ = StandardMediator
         attached: list[Any] = super()._attach_mediators(params, **kwargs)
         return attached
+
+    def _call(self, prompts: list[Any], params: list[Any], lora_requests: list[Any], **kwargs: Any) -> Any:
+        # nnsight's, without vLLM's two progress bars for each trace.
+        mediators = self._attach_mediators(params, **kwargs)
+        outputs = self.vllm_entrypoint.generate(prompts, sampling_params=params, lora_request=lora_requests, use_tqdm=False)
+        self._collect(mediators, outputs)
+        return outputs
 
     @staticmethod
     def _collect(mediators: list[Any], outputs: list[Any]) -> None:
@@ -257,20 +244,3 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, VLLM):
 
     # nnsight's runner reads this attribute off the class to offer the logits, so it stands on the class itself.
     logits = ServedLogits(VALUES["logits"])
-
-
-def _worker_class() -> str:
-    """The worker for the platform that vLLM found.
-
-    Raises:
-        UnsupportedEngine: vLLM runs on something else than CUDA or the CPU.
-    """
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cpu():
-        return "nnterp_vllm_core.worker.cpu.StandardCPUWorker"
-    if current_platform.is_cuda():
-        return "nnterp_vllm_core.worker.cuda.StandardCUDAWorker"
-    raise UnsupportedEngine(
-        f"vLLM runs on {current_platform.device_name!r} here; standard values are served on CUDA and on vLLM's CPU engine."
-    )

@@ -26,6 +26,12 @@ def answers(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
     return found
 
 
+def test_a_tree_that_cannot_be_built_ends_the_start_of_the_engine(answers: dict[str, Any]) -> None:
+    assert "declares the vLLM blocks GPT2Block" in answers["refused"]["text"]
+    assert answers["refused"]["started"] == 1
+    assert answers["refused"]["alive"] == [False]
+
+
 @on_qwen2
 def test_blocks_run_in_the_worker_and_give_transformers_values(answers: dict[str, Any], oracle: Oracle, prompt: str) -> None:
     assert answers["worker"] != answers["driver"]

@@ -72,19 +72,23 @@ class StandardInterleaver(VLLMInterleaver):
     Attributes:
         shared: The copies of the visit that is being served.
         gathers: What bulk collection still takes from this step, by location; called with the value that blocks left.
+        closely: Whether every module has to hand off, whoever waits: something is cached or tapped.
     """
 
     shared: Shared | None = None
     gathers: dict[str, Callable[[Any, Any], None]]
+    closely: bool
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gathers = {}
+        self.closely = False
 
     def reindex(self) -> None:
         """Note who waits where; see nnsight's ``Interleaver.reindex``. Modules hand off while something is gathered."""
         super().reindex()
         self.busy = bool(self.mediators or self.gathers)
+        self.closely = bool(self.observers or self.taps)
 
     def _ready(self, provider: str) -> list[Any]:
         # nnsight's, with the count looked up once for all blocks.

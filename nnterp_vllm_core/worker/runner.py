@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ def standard_runner(base: type) -> type:
                     self.model_config.hf_config,
                     interleaver=StandardInterleaver(taps, fragments=StandardFragments()),
                 )
-            model.tokenizer = cached_tokenizer_from_config(self.model_config)
+            model._tokenizer_source = partial(cached_tokenizer_from_config, self.model_config)
             model.interleaver.batcher = StandardBatcher()
             model.interleaver.defer_exceptions = True
             self.nnsight_model = model
@@ -57,6 +58,11 @@ def standard_runner(base: type) -> type:
             with Outbox(usable=theirs is not None and theirs == common_memory()) as outbox:
                 message: bytes | None = super().collect_nnsight(*args, **kwargs)
                 return None if message is None else outbox.sealed(message)
+
+        def _finish_erred(self, sampler_output: Any) -> None:
+            # nnsight's looks at the tokenizer on every step; it is not loaded before somebody needs it.
+            if any(one.mediator and one.mediator.exception for one in self.nnsight_requests.requests.values()):
+                super()._finish_erred(sampler_output)
 
         def execute_model(self, *args: Any, **kwargs: Any) -> Any:
             scope.engine_step(opens=not scope.is_open())

@@ -4,6 +4,7 @@ python spawned.py CHECKPOINT OUT
 """
 
 import json
+import multiprocessing.process
 import os
 import sys
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import nnsight
 import torch
 
-from nnterp_vllm_core import StandardizedVLLM
+from nnterp_vllm_core import StandardizedVLLM, UnsupportedEngine
 from nnterp_vllm_core.envoys import MlpEnvoy
 from nnterp_vllm_core.worker import shared_memory
 
@@ -62,8 +63,27 @@ def large(model: StandardizedVLLM) -> dict[str, Any]:
     }
 
 
+def refused(checkpoint: str) -> dict[str, Any]:
+    """A tree that cannot be built, which is seen while the engine's processes start already."""
+    started = []
+    start = multiprocessing.process.BaseProcess.start
+
+    def noted(process: Any) -> None:
+        start(process)
+        started.append(process)
+
+    multiprocessing.process.BaseProcess.start = noted
+    try:
+        StandardizedVLLM(checkpoint, dispatch=True, family="nnterp_vllm_families.gpt2", dtype="float32", max_model_len=128)
+    except UnsupportedEngine as error:
+        return {"text": str(error), "started": len(started), "alive": [process.is_alive() for process in started]}
+    finally:
+        multiprocessing.process.BaseProcess.start = start
+    return {}
+
+
 def main(checkpoint: str, out: str) -> None:
-    answers = {}
+    answers: dict[str, Any] = {"refused": refused(checkpoint)}
     model = StandardizedVLLM(
         checkpoint,
         dispatch=True,
