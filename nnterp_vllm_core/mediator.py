@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 import linecache
 import warnings
+from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ class StandardMediator(Mediator):
         native: How many native requests the block has made; an earlier visit is stale.
         wrote: Whether anything that the block wrote has reached the model, or may have: it was given live rows.
         reached: The last step that `tracer.iter` named and the model got to.
+        began: How many forwards the engine had done when the block began.
         step: Which step of its request this is; 0 is the prefill.
         cached: Tokens of the prompt that an engine's prefix cache kept from being computed.
     """
@@ -64,7 +66,9 @@ class StandardMediator(Mediator):
     native: int
     wrote: bool
     reached: int
+    began: int
     step: int
+    _seen: Callable[[Mediator, str], int]
     cached: int
 
     def start(self, interleaver: Any = None) -> None:
@@ -74,7 +78,14 @@ class StandardMediator(Mediator):
         self.native = 0
         self.wrote = False
         self.reached = 0
+        counts = getattr(interleaver, "counts", None)
+        self.began = getattr(counts, "forwards", 0)
+        self._seen = getattr(counts, "seen_by", Mediator.occurrence)
         super().start(interleaver)
+
+    def occurrence(self, location: str) -> int:
+        """How many times the model came by a place since the block began; see nnsight's ``Mediator.occurrence``."""
+        return self._seen(self, location)
 
     def _run(self) -> None:
         try:
@@ -112,7 +123,7 @@ class StandardMediator(Mediator):
         Raises:
             OutOfOrderError: The model has passed it on this step, and the next visit is another step's.
         """
-        passed = self.interleaver.counts.get(location, 0) - self.counts_at_start.get(location, 0)
+        passed = self._seen(self, location)
         step = self.reached if self.iteration is None else self.iteration
         if passed > step:
             raise OutOfOrderError(
@@ -163,9 +174,10 @@ class StandardMediator(Mediator):
         if pending is None or pending.provider != provider:
             return value
         interleaver = self.interleaver
-        occurrence = interleaver.counts.get(provider, 0) - self.counts_at_start.get(provider, 0)
         batcher = interleaver.batcher
         shared = getattr(interleaver, "shared", None)
+        # A worker's interleaver calls the blocks that wait for this visit, and no others.
+        occurrence = self.occurrence(provider) if shared is None else pending.iteration
         if shared is not None and not shared.first_of(self.batch_group):
             shared = None
         try:

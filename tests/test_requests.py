@@ -415,12 +415,13 @@ def _handoffs(worker: Any) -> int:
 
 
 @on_qwen2
-def test_a_step_without_blocks_runs_the_models_own_forwards(model: Any, prompt: str) -> None:
+def test_modules_hand_off_where_somebody_may_wait_and_nowhere_else(model: Any, prompt: str) -> None:
     from vllm import SamplingParams
 
     engine = model.vllm_entrypoint
-    logits = logits_of(model, prompt)
-    assert engine.collective_rpc(_handoffs)[0] > 4 * model.num_layers
+    logits_of(model, prompt)
+    logits = logits_of(model, prompt)  # by now the way of the forward is known
+    assert 0 < engine.collective_rpc(_handoffs)[0] < 2 * model.num_layers
     (output,) = engine.generate([prompt], SamplingParams(**GREEDY), use_tqdm=False)
     assert engine.collective_rpc(_handoffs) == [0]
     assert output.saves == {}

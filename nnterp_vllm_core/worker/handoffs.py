@@ -1,54 +1,21 @@
-"""nnsight's handoffs on the modules, there while something can want one and gone while nothing can.
+"""nnsight's handoffs on the modules, there where something can want one.
 
 nnsight puts a controller in place of every module's ``forward``, a thousand calls a step on a deep model. A step whose
-requests carry no blocks, and for which nothing is collected, has no use for them. On other steps nearly all of these calls
-pass modules where nobody waits, and those go straight to the module's own forward.
+requests carry no blocks, and for which nothing is collected, has no use for any of them. On other steps a block waits at
+one place at a time, so, once the way of the forward is known (`itinerary`), the module of that place and those around it
+are enough: those are the ones that may still be running when the block goes on to its next read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from nnsight.intervention.source import STATE, Controller
+from nnsight.intervention.source import NO_SKIP, STATE, Controller
 
+from .itinerary import Itinerary, Visits, in_a_block
 
-class Handoff(Controller):
-    """nnsight's controller, with a short way past a module where nobody waits.
-
-    Attributes:
-        interleaver: The one interleaver that reaches the module.
-        locations: Its names of the module's input, skip gate and output.
-    """
-
-    interleaver: Any
-    locations: tuple[str, str, str]
-
-    @classmethod
-    def shorten(cls, controller: Controller, interleaver: Any) -> None:
-        """Make nnsight's controller one of these, where ``interleaver`` alone reaches its module."""
-        routes = controller.state.routes
-        if len(routes) == 1 and routes[0][0]() is interleaver and "_hf_hook" not in vars(controller.module_ref()):
-            controller.__class__ = cls
-            controller.interleaver, controller.locations = interleaver, routes[0][2]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's forward; hand over what somebody waits for."""
-        interleaver = self.interleaver
-        if not (interleaver.interleaving and interleaver.busy):
-            return self.state.body(self.module_ref(), *args, **kwargs)
-        entered, gate, left = self.locations
-        counts, parked, gathers = interleaver.counts, interleaver.parked, interleaver.gathers
-        if entered in parked or gate in parked or entered in gathers or interleaver.closely:
-            return super().__call__(*args, **kwargs)
-        # The visits of the input and of the gate count before the body runs, as they do on nnsight's way.
-        counts[entered] = counts.get(entered, 0) + 1
-        counts[gate] = counts.get(gate, 0) + 1
-        output = self.state.body(self.module_ref(), *args, **kwargs)
-        # Asked anew: a block that a module inside this one has served may wait here by now.
-        if left in interleaver.parked or left in gathers:
-            return interleaver.handle(left, output)
-        counts[left] = counts.get(left, 0) + 1
-        return output
+_POINTS = ".source."
 
 
 class Handoffs:
@@ -60,24 +27,124 @@ class Handoffs:
     """
 
     def __init__(self, model: Any, *, permanent: bool) -> None:
-        self._on = True
-        found: dict[int, tuple[dict[str, Any], Controller]] = {}
+        self._visits: Visits = model.interleaver.counts
+        self._root: str = model.path
+        self._permanent = permanent
+        self._controllers: dict[str, tuple[dict[str, Any], Controller]] = {}
         for envoy in () if permanent else model.modules():
             own = vars(envoy._module)
             controller, state = own.get("forward"), own.get(STATE)
             # A module that came with a forward of its own keeps it under the controller alone.
             if type(controller) is Controller and state.original is type(envoy._module).forward:
-                Handoff.shorten(controller, model.interleaver)
-                found[id(envoy._module)] = own, controller
-        self._controllers = list(found.values())
+                self._controllers[state.routes[-1][1]] = own, controller
+        self._there = set(self._controllers)
+        self._way: Itinerary | None = None
+        self._known: set[bool] = set()
+        self._irregular = False
+        self._few = False
+        self._always: set[str] = set()
+        self._opened: set[str] = set()
+        self._chains: dict[str, set[str]] = {}
+        self._recording: list[str] | None = None
+        self._ended = 0
+        self._decodes = False
 
-    def want(self, wanted: bool) -> None:
-        """Have them there for the step that comes, or not."""
-        if wanted is self._on:
+    def begin(self, wanted: bool, decodes: bool, running: list[Any]) -> None:
+        """Have those there that the step which comes needs, whoever waits.
+
+        Args:
+            wanted: Whether the step has blocks or something is collected.
+            decodes: Whether every request of it computes one token.
+            running: The blocks that have begun.
+        """
+        if self._permanent:
             return
-        self._on = wanted
-        for own, controller in self._controllers:
-            if wanted:
-                own["forward"] = controller
+        self._learn()
+        if self._visits.lost is not None:
+            self._irregular = True
+        self._few = wanted and not self._irregular and decodes in self._known
+        if not wanted:
+            self._have(set())
+        elif self._few:
+            if self._visits.way is None and self._way is not None:
+                self._visits.learn(self._way)
+            self._have(self._always)
+        else:
+            self._visits.forget(running)
+            self._have(set(self._controllers))
+            if not self._irregular:
+                self._recording, self._ended, self._decodes = [], 0, decodes
+
+    def watch(self, places: Iterable[str]) -> None:
+        """Have those there that somebody at these places needs, now or when going on."""
+        for place in places:
+            path, opened, _ = place.partition(_POINTS)
+            if opened and path not in self._opened:
+                self._opened.add(path)
+                self._settle()
+                self._put(self._always if self._few else ())
+            if self._few:
+                self._put(self._chain(path if opened else path.rpartition(".")[0]))
+
+    def came_by(self, place: str, value: Any) -> None:
+        """Something has come by a place, with this value."""
+        if in_a_block():
+            return
+        if self._recording is not None and _POINTS not in place:
+            if place.endswith(".skip") and value is not NO_SKIP:
+                self._recording = None  # what is inside is left out this time
             else:
-                del own["forward"]
+                self._recording.append(place)
+        if place == f"{self._root}.output":
+            self._visits.end()
+            self._ended = 0 if self._recording is None else len(self._recording)
+
+    def _learn(self) -> None:
+        """Take what the last step was recorded for."""
+        recorded, self._recording = self._recording, None
+        if not recorded:
+            return
+        way = Itinerary.of(recorded[: self._ended], recorded[self._ended :])
+        if way is None or (self._way is not None and way != self._way):
+            self._irregular = True
+            return
+        self._way = way
+        self._known.add(self._decodes)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Note which have to be there on every step."""
+        if self._way is None:
+            return
+        way = self._way
+        self._chains.clear()
+        # The first of the way and the whole model tell where a forward begins and ends; the rest is counted.
+        self._always = {self._root, way.places[0].rpartition(".")[0]}
+        self._always.update(path for path in self._controllers if f"{path}.output" not in way.once)
+        for path in self._opened:
+            # Points inside a module are counted too, and what runs there says how far it has come.
+            self._always |= {path, *way.around.get(path, ())}
+            self._always.update(inner for inner, outer in way.around.items() if path in outer)
+        self._always &= self._controllers.keys()
+
+    def _chain(self, path: str) -> set[str]:
+        """A module and those around it."""
+        chain = self._chains.get(path)
+        if chain is None:
+            around = set() if self._way is None else self._way.around.get(path, set())
+            chain = self._chains[path] = {path, *around} & self._controllers.keys()
+        return chain
+
+    def _have(self, paths: set[str]) -> None:
+        """These and no others."""
+        for path in self._there - paths:
+            del self._controllers[path][0]["forward"]
+        self._there &= paths
+        self._put(paths)
+
+    def _put(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            if path not in self._there:
+                own, controller = self._controllers[path]
+                own["forward"] = controller
+                self._there.add(path)

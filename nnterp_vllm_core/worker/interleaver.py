@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 
+from .handoffs import Handoffs
+from .itinerary import Visits
+
 
 class Shared(dict[Any, dict[int, torch.Tensor]]):
     """Copies of a whole step at one visit, by view, each cut into the requests' pieces by their first rows."""
@@ -72,50 +75,61 @@ class StandardInterleaver(VLLMInterleaver):
     Attributes:
         shared: The copies of the visit that is being served.
         gathers: What bulk collection still takes from this step, by location; called with the value that blocks left.
-        closely: Whether every module has to hand off, whoever waits: something is cached or tapped.
+        handoffs: The controllers of the model's modules; set when the tree is built.
+        counts: How many times the model came by each place.
     """
 
     shared: Shared | None = None
     gathers: dict[str, Callable[[Any, Any], None]]
-    closely: bool
+    handoffs: Handoffs
+    counts: Visits
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gathers = {}
-        self.closely = False
+        self.counts = Visits()
 
     def reindex(self) -> None:
         """Note who waits where; see nnsight's ``Interleaver.reindex``. Modules hand off while something is gathered."""
         super().reindex()
         self.busy = bool(self.mediators or self.gathers)
-        self.closely = bool(self.observers or self.taps)
+        self.handoffs.watch(self.gathers)
+        self.handoffs.watch(self.observers)
+
+    def _reindex_parked(self) -> None:
+        super()._reindex_parked()
+        self.handoffs.watch(self.parked)
 
     def _ready(self, provider: str) -> list[Any]:
         # nnsight's, with the count looked up once for all blocks.
-        count = self.counts.get(provider, 0)
+        passed = self.counts.passed(provider)
+        counted = self.counts.get(provider, 0)
         return [
             mediator
             for mediator in self.mediators
             if (pending := mediator.pending) is not None
             and pending.provider == provider
-            and pending.iteration == count - mediator.counts_at_start.get(provider, 0)
+            and pending.iteration
+            == (counted - mediator.counts_at_start.get(provider, 0) if passed is None else passed - mediator.began)
         ]
 
     def handle(self, provider: str, value: Any) -> Any:
         """Route a value to the blocks that wait for it; see nnsight's ``Interleaver.handle``."""
-        if provider in self.gathers:
-            gather = self.gathers.pop(provider)
-            value = self.handle(provider, value)
-            gather(self, value)
-            return value
-        if provider not in self.parked:
-            if self.taps or self.observers:
-                return super().handle(provider, value)
-            # What nnsight does when nobody waits, without the way there: a forward passes here thousands of times.
+        self.counts.arrive(provider)
+        gather = self.gathers.pop(provider, None)
+        if provider in self.parked:
+            self.shared = Shared(self, provider)
+            try:
+                value = super().handle(provider, value)
+            finally:
+                self.shared = None
+        elif self.taps or self.observers:
+            value = super().handle(provider, value)
+        else:
+            # What nnsight does when nobody waits, without the way there: a counted forward passes here thousands of times.
             self.counts[provider] = self.counts.get(provider, 0) + 1
-            return value
-        self.shared = Shared(self, provider)
-        try:
-            return super().handle(provider, value)
-        finally:
-            self.shared = None
+        if gather is not None:
+            gather(self, value)
+        self.counts.leave(provider)
+        self.handoffs.came_by(provider, value)
+        return value

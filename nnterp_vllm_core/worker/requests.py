@@ -10,6 +10,7 @@ from ..errors import UnsupportedEngine
 from ..mediator import StandardMediator
 from .gathering import Gathering
 from .handoffs import Handoffs
+from .itinerary import Visits
 from .saves import StandardRequest
 
 _PREEMPTED = (
@@ -27,11 +28,13 @@ class StandardRequests(Requests):
         gathering: Bulk collections, whose requests carry no blocks.
         gathers: What they want of this step, by location.
         handoffs: The controllers of the model's modules, which only blocks and collections need.
+        forwards: How many forwards there had been when it was last noted whose requests are out of the step.
     """
 
     def __init__(self, handoffs: Handoffs) -> None:
         super().__init__()
         self.handoffs = handoffs
+        self.forwards = 0
         self.gathering = Gathering()
         self.gathers: dict[str, Any] = {}
 
@@ -60,10 +63,17 @@ class StandardRequests(Requests):
 
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
         """Point every block at its own rows of this step; see nnsight's ``Requests.scope``."""
-        self.handoffs.want(bool(self.requests or self.gathers))
-        if all(mediator.worker is None for mediator in self.workers()):
-            # Visits are counted from a block's start, where it copies the counts; nobody has started.
-            model.interleaver.counts.clear()
+        visits: Visits = model.interleaver.counts
+        started = [mediator for mediator in self.workers() if mediator.worker is not None]
+        if not started:
+            visits.clear()  # they are counted from a block's start, where it copies the counts
+        for mediator in self.out:
+            mediator.began += visits.forwards - self.forwards
+        self.forwards = visits.forwards
+        decodes, way = all(tokens == 1 for _, tokens in spans), visits.way
+        self.handoffs.begin(bool(self.requests or self.gathers), decodes, started)
+        if visits.way is None and way is not None:
+            self.counts.update(dict.fromkeys(way.once, visits.forwards))
         model.interleaver.gathers = self.gathers
         super().scope(model, spans)
         self.trim(spans)

@@ -50,7 +50,8 @@ def standard_runner(base: type) -> type:
             model.interleaver.batcher = StandardBatcher()
             model.interleaver.defer_exceptions = True
             self.nnsight_model = model
-            self.nnsight_requests = StandardRequests(Handoffs(model, permanent=bool(taps)))
+            model.interleaver.handoffs = Handoffs(model, permanent=bool(taps))
+            self.nnsight_requests = StandardRequests(model.interleaver.handoffs)
             self.nnsight_persistent_objects = model._remoteable_persistent_objects()
 
         def collect_nnsight(self, *args: Any, **kwargs: Any) -> bytes | None:
