@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
+import nnsight
 import pytest
 import torch
-from greenlet import greenlet
 from support.blocks import GREEDY, logits_of
 
 from nnterp_vllm_core import UnsupportedEngine
@@ -103,7 +104,12 @@ def test_counting_goes_on_where_knowing_ends() -> None:
 
 @pytest.mark.parametrize(
     "surprise",
-    [["model.1.input", "model.0.input"], ["model.stranger.input"], ["model.0.input", "model.0.mlp.input", "model.0.input"]],
+    [
+        ["model.1.input", "model.0.input"],
+        ["model.stranger.input"],
+        ["model.0.input", "model.0.mlp.input", "model.0.input"],
+        [*SHARED, *SHARED, *SHARED],
+    ],
 )
 def test_a_forward_off_its_way_is_refused_and_not_guessed(surprise: list[str]) -> None:
     visits = Visits()
@@ -113,14 +119,14 @@ def test_a_forward_off_its_way_is_refused_and_not_guessed(surprise: list[str]) -
         visits.seen_by(SimpleNamespace(began=0, counts_at_start={}), "model.1.output")
 
 
-def test_a_module_that_a_block_calls_is_no_part_of_the_forward() -> None:
+def test_visits_of_a_module_that_runs_twice_are_told_apart_by_where_they_stand() -> None:
     visits = Visits()
     visits.learn(learned())
-    go(visits, ["model.input"])
-    calling = greenlet(lambda: go(visits, called("model.1.mlp")))
-    calling.mediator = None  # what nnsight marks a block's greenlet with
-    calling.switch()
-    assert visits.seen_by(SimpleNamespace(began=0, counts_at_start={}), "model.0.output") == 0
+    # The first layer is left out, and with it the first of the two.
+    go(visits, ["model.input", "model.0.input", "model.0.skip", "model.0.output", *SHARED])
+    block = SimpleNamespace(began=0, counts_at_start={})
+    assert visits.seen_by(block, "model.1.skip") == 1
+    assert visits.seen_by(block, "model.1.mlp.input") == 0
     assert visits.lost is None
 
 
@@ -183,6 +189,87 @@ def test_generation_is_the_same_while_the_way_is_learned_and_after(model: Any, p
     known = streams()
     assert torch.equal(known, counted)
     assert len(known) == 12
+
+
+@on_qwen2
+def test_a_block_that_ends_with_the_prefill_teaches_nothing_wrong(model: Any, prompt: str) -> None:
+    engine = model.vllm_entrypoint
+    engine.collective_rpc(_unlearned)
+    with model.trace(prompt, temperature=0.0, max_tokens=4, ignore_eos=True):
+        model.layers[1].layer_output.save()
+    assert engine.collective_rpc(_known) == [({False}, False)]
+
+
+@on_qwen2
+def test_a_point_inside_a_module_is_counted_from_where_the_block_opened_it(model: Any, prompt: str) -> None:
+    settings = {"temperature": 0.0, "max_tokens": 5, "ignore_eos": True}
+    block = model.model.layers[3].mlp
+    for _ in range(2):  # both kinds of step are known
+        with model.trace(prompt, **settings) as tracer:
+            for _ in tracer.iter[:5]:
+                model.layers[0].layer_output  # noqa: B018
+    assert model.vllm_entrypoint.collective_rpc(_known) == [({False, True}, False)]
+    with warnings.catch_warnings(), model.trace(prompt, **settings) as tracer:
+        warnings.simplefilter("error")
+        point = block.source.self_down_proj_0
+        for step in tracer.iter[:3]:
+            if step == 2:
+                inside = point.output[0].clone().save()
+            else:
+                model.layers[0].layer_output  # noqa: B018
+    with model.trace(prompt, **settings) as tracer:
+        for step in tracer.iter[:3]:
+            if step == 2:
+                expected = block.down_proj.output[0].clone().save()
+    assert torch.equal(inside, expected)
+
+
+@on_qwen2
+def test_a_point_that_is_left_out_teaches_nothing(model: Any, prompt: str) -> None:
+    engine = model.vllm_entrypoint
+    clean = logits_of(model, prompt)
+    layer = model.model.layers[1]
+    engine.collective_rpc(_unlearned)
+    with model.trace(prompt, **GREEDY):
+        layer.source.self_mlp_0.skip(torch.zeros_like(layer.post_attention_layernorm.output[0]))
+        skipped = model.logits.save()
+    assert not torch.equal(skipped, clean)
+    assert engine.collective_rpc(_known) == [(set(), False)]
+    assert torch.equal(logits_of(model, prompt), clean)
+    assert engine.collective_rpc(_known) == [({False}, False)]
+
+
+@on_qwen2
+def test_a_layer_that_is_left_out_leaves_the_way_known(model: Any, prompt: str) -> None:
+    logits_of(model, prompt)
+    layer = model.model.layers[1]
+    with model.trace(prompt, **GREEDY):
+        before = model.layers[0].layer_output.save()
+        arguments, _ = layer.inputs
+        layer.skip(arguments[1:])
+        after = model.layers[2].layer_input.save()
+    assert torch.equal(before, after)
+    assert model.vllm_entrypoint.collective_rpc(_known)[0][1] is False
+
+
+@on_qwen2
+def test_an_engine_that_is_run_inside_another_block_knows_its_way(model: Any, prompt: str) -> None:
+    other = nnsight.NNsight(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)))
+
+    def backwards() -> None:
+        with model.trace(prompt, temperature=0.0, max_tokens=3, ignore_eos=True):
+            model.layers[2].layer_output  # noqa: B018
+            model.layers[1].layer_output  # noqa: B018
+
+    said = []
+    with other.trace(torch.ones(1, 4)):
+        other[0].output  # noqa: B018
+        try:
+            backwards()
+        except RuntimeError as error:
+            said.append(str(error))
+    assert len(said) == 1
+    assert "the model had already passed it" in said[0]
 
 
 @on_qwen2

@@ -9,13 +9,28 @@ are enough: those are the ones that may still be running when the block goes on 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from nnsight.intervention.source import NO_SKIP, STATE, Controller
 
-from .itinerary import Itinerary, Visits, in_a_block
+from .itinerary import Itinerary, Visits
 
 _POINTS = ".source."
+
+
+@cache
+def _telling(kind: type) -> type:
+    """An envoy class that tells the handoffs before nnsight opens its module."""
+
+    class Telling(kind):
+        @property
+        def source(self) -> Any:
+            self.interleaver.handoffs.open(self.path)
+            return super().source
+
+    Telling.__name__, Telling.__qualname__, Telling.__module__ = kind.__name__, kind.__qualname__, kind.__module__
+    return Telling
 
 
 class Handoffs:
@@ -37,6 +52,8 @@ class Handoffs:
             # A module that came with a forward of its own keeps it under the controller alone.
             if type(controller) is Controller and state.original is type(envoy._module).forward:
                 self._controllers[state.routes[-1][1]] = own, controller
+                kind: Any = type(envoy)
+                object.__setattr__(envoy, "__class__", _telling(kind))
         self._there = set(self._controllers)
         self._way: Itinerary | None = None
         self._known: set[bool] = set()
@@ -79,21 +96,23 @@ class Handoffs:
         """Have those there that somebody at these places needs, now or when going on."""
         for place in places:
             path, opened, _ = place.partition(_POINTS)
-            if opened and path not in self._opened:
-                self._opened.add(path)
-                self._settle()
-                self._put(self._always if self._few else ())
             if self._few:
                 self._put(self._chain(path if opened else path.rpartition(".")[0]))
 
+    def open(self, path: str) -> None:
+        """A block looks inside a module, whose points run and count from now on, on every step."""
+        if path not in self._controllers:
+            return
+        self._opened.add(path)
+        self._settle()
+        self._put(self._always if self._few else {path})
+
     def came_by(self, place: str, value: Any) -> None:
         """Something has come by a place, with this value."""
-        if in_a_block():
-            return
-        if self._recording is not None and _POINTS not in place:
+        if self._recording is not None:
             if place.endswith(".skip") and value is not NO_SKIP:
                 self._recording = None  # what is inside is left out this time
-            else:
+            elif _POINTS not in place:
                 self._recording.append(place)
         if place == f"{self._root}.output":
             self._visits.end()
@@ -102,8 +121,8 @@ class Handoffs:
     def _learn(self) -> None:
         """Take what the last step was recorded for."""
         recorded, self._recording = self._recording, None
-        if not recorded:
-            return
+        if not recorded or not self._ended:
+            return  # nobody's forward: what blocks there are had ended, or their requests were not in the step
         way = Itinerary.of(recorded[: self._ended], recorded[self._ended :])
         if way is None or (self._way is not None and way != self._way):
             self._irregular = True

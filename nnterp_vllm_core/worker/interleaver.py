@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from greenlet import getcurrent
 from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 
 from .handoffs import Handoffs
@@ -115,7 +116,11 @@ class StandardInterleaver(VLLMInterleaver):
 
     def handle(self, provider: str, value: Any) -> Any:
         """Route a value to the blocks that wait for it; see nnsight's ``Interleaver.handle``."""
-        self.counts.arrive(provider)
+        # A module that a block runs for itself is no part of the forward.
+        mediator = getattr(getcurrent(), "mediator", None)
+        aside = mediator is not None and getattr(mediator(), "interleaver", None) is self
+        if not aside:
+            self.counts.arrive(provider)
         gather = self.gathers.pop(provider, None)
         if provider in self.parked:
             self.shared = Shared(self, provider)
@@ -130,6 +135,7 @@ class StandardInterleaver(VLLMInterleaver):
             self.counts[provider] = self.counts.get(provider, 0) + 1
         if gather is not None:
             gather(self, value)
-        self.counts.leave(provider)
-        self.handoffs.came_by(provider, value)
+        if not aside:
+            self.counts.leave(provider)
+            self.handoffs.came_by(provider, value)
         return value

@@ -11,16 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from greenlet import getcurrent
-
 from ..errors import UnsupportedEngine
 
 _SIDES = (".input", ".skip", ".output")
-
-
-def in_a_block() -> bool:
-    """Whether what runs now is a block: a module that it calls for itself is no part of the forward."""
-    return hasattr(getcurrent(), "mediator")
 
 
 @dataclass(eq=False)
@@ -70,6 +63,11 @@ class Itinerary:
                 once.update((place, several[0]) for place, several in found.items())
         return cls(forward, numbers, once, around)
 
+    @property
+    def entry(self) -> str:
+        """Where the whole model begins; what runs before it prepares its input."""
+        return self.places[-1].removesuffix("output") + "input"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Itinerary) and (self.places, self.once) == (other.places, other.once)
 
@@ -92,63 +90,55 @@ class Visits(dict[str, int]):
         self.way: Itinerary | None = None
         self.here = -1
         self.lost: str | None = None
-        self._again: dict[str, int] = {}
 
     def passed(self, place: str) -> int | None:
-        """The visits of a place that are over; ``None`` where they are counted.
+        """The visits of a place that are over; ``None`` where they are counted."""
+        number = None if self.way is None else self.way.once.get(place)
+        return None if number is None else self.forwards + (number < self.here)
+
+    def seen_by(self, mediator: Any, place: str) -> int:
+        """The visits of a place since a block began.
 
         Raises:
             UnsupportedEngine: The forward is not on its usual way, so that is not known.
         """
         number = None if self.way is None else self.way.once.get(place)
         if number is None:
-            return None
+            return self.get(place, 0) - int(mediator.counts_at_start.get(place, 0))
         if self.lost is not None and self.here not in (-1, number):
             raise UnsupportedEngine(
                 f"On this step the model came by {self.lost} in another order than on the steps before, so whether it has "
                 f"passed {place} is not known. Run the block again: from the next step on this engine counts every visit, "
                 f"which is slower."
             )
-        return self.forwards + (number < self.here)
-
-    def seen_by(self, mediator: Any, place: str) -> int:
-        """The visits of a place since a block began. Called for every read."""
-        number = None if self.way is None else self.way.once.get(place)
-        if number is None:
-            return self.get(place, 0) - int(mediator.counts_at_start.get(place, 0))
-        forwards = self.forwards + (number < self.here) if self.lost is None else self.passed(place)
-        return int(forwards - mediator.began)
+        return self.forwards + (number < self.here) - int(mediator.began)
 
     def arrive(self, place: str) -> None:
-        """Something comes by a place."""
-        if self.way is None or in_a_block():
+        """The forward is at a place, or something outside of any forward is."""
+        if self.way is None:
             return
         numbers = self.way.numbers.get(place)
-        if self.here < 0:  # a forward begins, or this is outside of any
-            if numbers and (numbers[0] == 0 or place == self.way.places[-1].removesuffix("output") + "input"):
-                self.here, self._again[place] = numbers[0], 1
-            return
-        if numbers is None:
-            if place.endswith(_SIDES) and ".source." not in place:
+        if self.here < 0:
+            if numbers and (numbers[0] == 0 or place == self.way.entry):
+                self.here = numbers[0]
+        elif numbers is not None:
+            # A module that is left out takes its inner ones with it, so visits are told apart by where they stand.
+            ahead = [number for number in numbers if number >= self.here]
+            if not ahead:
                 self.lost = self.lost or place
-            return
-        times = self._again.get(place, 0)
-        self._again[place] = times + 1
-        number = numbers[min(times, len(numbers) - 1)]
-        if times >= len(numbers) or number < self.here:
+            self.here = ahead[0] if ahead else numbers[-1]
+        elif place.endswith(_SIDES) and ".source." not in place:
             self.lost = self.lost or place
-        self.here = number
 
     def leave(self, place: str) -> None:
         """What waited at a place has been served."""
-        if self.way is not None and self.here >= 0 and self.way.places[self.here] == place and not in_a_block():
+        if self.way is not None and self.here >= 0 and self.way.places[self.here] == place:
             self.here += 1
 
     def end(self) -> None:
         """The forward is over."""
         self.forwards += 1
         self.here = -1
-        self._again.clear()
 
     def learn(self, way: Itinerary) -> None:
         """From now on, know rather than count. Between forwards."""

@@ -43,7 +43,9 @@ class PackedSaves(dict[str, Any]):
         index = io.BytesIO()
         pickler = _Pickler(index)
         pickler.dump(dict(self))
-        buffers = [(dtype, str(device), _bytes(tensors)) for (dtype, device), tensors in pickler.groups.items()]
+        buffers = [
+            (group[0], str(group[1]), _bytes(tensors, pickler.tails[group])) for group, tensors in pickler.groups.items()
+        ]
         return unpack, (index.getvalue(), pickler.places, buffers)
 
 
@@ -56,6 +58,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.groups: dict[_Group, list[torch.Tensor]] = {}
+        self.tails: dict[_Group, set[tuple[int, ...] | None]] = {}  # the shapes of a group's tensors after the first axis
         self.places: list[_Place] = []
         self._numbers: dict[_Group, int] = {}
         self._seen: dict[int, _Number] = {}
@@ -84,6 +87,7 @@ class _Pickler(pickle.Pickler):
     def _place(self, tensors: list[torch.Tensor], thing: Any, count: int | None) -> int:
         group = (tensors[0].dtype, tensors[0].device)
         self.groups.setdefault(group, []).extend(tensors)
+        self.tails.setdefault(group, set()).add(tuple(tensors[0].shape[1:]) if tensors[0].ndim else None)
         self._kept.append(thing)
         number = self._seen[id(thing)] = len(self.places)
         self.places.append((self._numbers.setdefault(group, len(self._numbers)), tuple(tensors[0].shape), count))
@@ -108,10 +112,9 @@ class _Unpickler(pickle.Unpickler):
         return self._things[number]
 
 
-def _bytes(tensors: list[torch.Tensor]) -> Any:
+def _bytes(tensors: list[torch.Tensor], tails: set[tuple[int, ...] | None]) -> Any:
     """The tensors' memory, one after another, as a `_Buffer`; bytes are pickled from where they are."""
     # Tensors that differ in their first axis alone are, one after another, what they are flattened; most saves are such.
-    tails = {tensor.shape[1:] if tensor.ndim else None for tensor in tensors}
     alike = len(tails) == 1 and None not in tails
     parts = tensors if alike else [tensor.reshape(-1) for tensor in tensors]
     raw: Any = torch.cat(parts).reshape(-1).cpu().view(torch.uint8).numpy()
