@@ -52,8 +52,8 @@ class Handoffs:
             # A module that came with a forward of its own keeps it under the controller alone.
             if type(controller) is Controller and state.original is type(envoy._module).forward:
                 self._controllers[state.routes[-1][1]] = own, controller
-                kind: Any = type(envoy)
-                object.__setattr__(envoy, "__class__", _telling(kind))
+            kind: Any = type(envoy)
+            object.__setattr__(envoy, "__class__", _telling(kind))
         self._there = set(self._controllers)
         self._way: Itinerary | None = None
         self._known: set[bool] = set()
@@ -101,11 +101,9 @@ class Handoffs:
 
     def open(self, path: str) -> None:
         """A block looks inside a module, whose points run and count from now on, on every step."""
-        if path not in self._controllers:
-            return
         self._opened.add(path)
         self._settle()
-        self._put(self._always if self._few else {path})
+        self._put(self._always if self._few else {path} & self._controllers.keys())
 
     def came_by(self, place: str, value: Any) -> None:
         """Something has come by a place, with this value."""
