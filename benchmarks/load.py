@@ -63,7 +63,8 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in LOADS}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds + 1):
-            for name, imports in LOADS.items():
+            # In turn first: a machine that slows down meanwhile does so for both.
+            for name, imports in list(LOADS.items())[:: 1 if number % 2 else -1]:
                 taken = seconds(PROGRAM.format(imports=imports, checkpoint=checkpoint), Path(folder))
                 if number:  # the first round fills the system's caches
                     times[name].append(taken)
