@@ -255,6 +255,11 @@ def test_a_layer_that_is_left_out_leaves_the_way_known(model: Any, prompt: str) 
 @on_qwen2
 def test_an_engine_that_is_run_inside_another_block_knows_its_way(model: Any, prompt: str) -> None:
     other = nnsight.NNsight(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)))
+    for _ in range(2):  # both kinds of step are known
+        with model.trace(prompt, temperature=0.0, max_tokens=3, ignore_eos=True) as tracer:
+            for _ in tracer.iter[:3]:
+                model.layers[0].layer_output  # noqa: B018
+    assert model.vllm_entrypoint.collective_rpc(_known) == [({False, True}, False)]
 
     def backwards() -> None:
         with model.trace(prompt, temperature=0.0, max_tokens=3, ignore_eos=True):
@@ -270,6 +275,35 @@ def test_an_engine_that_is_run_inside_another_block_knows_its_way(model: Any, pr
             said.append(str(error))
     assert len(said) == 1
     assert "the model had already passed it" in said[0]
+
+
+def _another_way(worker: Any) -> None:
+    """As if the prefill had run one module elsewhere."""
+    handoffs = worker.model_runner.nnsight_requests.handoffs
+    handoffs._way.places = [*handoffs._way.places, "model.elsewhere"]
+
+
+@on_qwen2
+def test_a_decode_step_that_goes_another_way_than_the_prefill_is_counted_for_good(model: Any, prompt: str) -> None:
+    engine = model.vllm_entrypoint
+
+    def streams() -> torch.Tensor:
+        with model.trace(prompt, temperature=0.0, max_tokens=3, ignore_eos=True) as tracer:
+            rows = [].save()
+            for _ in tracer.iter[:3]:
+                rows.append(model.layers[1].layer_output[:, -1])
+        return torch.cat(rows)
+
+    expected = streams()
+    engine.collective_rpc(_unlearned)
+    logits_of(model, prompt)
+    assert engine.collective_rpc(_known) == [({False}, False)]
+    engine.collective_rpc(_another_way)
+    assert torch.equal(streams(), expected)
+    assert engine.collective_rpc(_known) == [({False}, True)]
+    assert torch.equal(streams(), expected)
+    engine.collective_rpc(_regular)
+    engine.collective_rpc(_unlearned)
 
 
 @on_qwen2

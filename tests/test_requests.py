@@ -414,8 +414,11 @@ def _handoffs(worker: Any) -> int:
     return sum("forward" in vars(module) for module in worker.model_runner.get_model().modules())
 
 
-def _modules(worker: Any) -> int:
-    return len(list(worker.model_runner.get_model().modules()))
+def _closed(worker: Any) -> None:
+    """Undo what earlier tests opened with ``.source``, which hands over for good."""
+    handoffs = worker.model_runner.nnsight_requests.handoffs
+    handoffs._opened.clear()
+    handoffs._settle()
 
 
 @on_qwen2
@@ -424,9 +427,9 @@ def test_modules_hand_off_where_somebody_may_wait_and_nowhere_else(model: Any, p
 
     engine = model.vllm_entrypoint
     logits_of(model, prompt)
+    engine.collective_rpc(_closed)
     logits = logits_of(model, prompt)  # by now the way of the forward is known
-    (some,), (every,) = engine.collective_rpc(_handoffs), engine.collective_rpc(_modules)
-    assert 0 < some < every / 2  # some of them for good, where an earlier test opened a module
+    assert 0 < engine.collective_rpc(_handoffs)[0] < 2 * model.num_layers
     (output,) = engine.generate([prompt], SamplingParams(**GREEDY), use_tqdm=False)
     assert engine.collective_rpc(_handoffs) == [0]
     assert output.saves == {}

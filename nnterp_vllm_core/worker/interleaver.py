@@ -121,7 +121,7 @@ class StandardInterleaver(VLLMInterleaver):
         aside = mediator is not None and getattr(mediator(), "interleaver", None) is self
         if not aside:
             self.counts.arrive(provider)
-        gather = self.gathers.pop(provider, None)
+        gather = None if aside else self.gathers.pop(provider, None)
         if provider in self.parked:
             self.shared = Shared(self, provider)
             try:

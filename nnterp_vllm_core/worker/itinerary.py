@@ -16,7 +16,7 @@ from ..errors import UnsupportedEngine
 _SIDES = (".input", ".skip", ".output")
 
 
-@dataclass(eq=False)
+@dataclass
 class Itinerary:
     """The places of one forward.
 
@@ -67,11 +67,6 @@ class Itinerary:
     def entry(self) -> str:
         """Where the whole model begins; what runs before it prepares its input."""
         return self.places[-1].removesuffix("output") + "input"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itinerary) and (self.places, self.once) == (other.places, other.once)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class Visits(dict[str, int]):
