@@ -2,8 +2,8 @@
 
     python benchmarks/inside.py [SHAPE] [REQUESTS] [ROUNDS]        # 80x128 64 25
 
-"no block" is a step of plain requests. "known" and "counted" are steps of traces whose blocks do nothing: as they run once the
-way of a forward is known, and with each visit of each module counted. The three take turns, each after a step of its kind.
+"no block" is a step of plain requests; "known" and "counted" are steps of traces whose blocks do nothing, once the way of a
+forward is known, and with each visit of each module counted. The three take turns, each after a step of its kind.
 """
 
 from __future__ import annotations
