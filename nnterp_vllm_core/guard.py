@@ -14,6 +14,9 @@ from typing import Any
 from .errors import EngineNotInstalled, MainGuardError, UnsupportedEngine
 from .startup import in_processes
 
+_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+_BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+
 #: Arguments of `StandardizedTransformer` that mean nothing to vLLM, with what to use instead.
 _TRANSFORMERS_ONLY = {
     "device_map": "vLLM places a model itself; tensor_parallel_size= spreads it over devices",
@@ -130,21 +133,42 @@ def _guarded(tree: ast.Module, line: int) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def spawned_workers() -> Iterator[None]:
-    """Let vLLM spawn its worker rather than fork it, for the length of a load and unless the user chose.
+def require_breakable_graphs() -> None:
+    """Refuse taps for an engine whose modules were imported without vLLM's breakable graphs.
 
-    A forked worker cannot use CUDA once this process has as much as asked whether there is a device.
+    vLLM reads the variable when it defines its attention operations, and keeps what it read. An engine in this process, or
+    in a fork of it, has them from before, and would compile the model or record attention into a graph in one piece.
+
+    Raises:
+        UnsupportedEngine: The engine shares this process's modules, and they were imported without the variable.
     """
-    variable = "VLLM_WORKER_MULTIPROC_METHOD"
-    if variable in os.environ:
-        yield
-        return
-    os.environ[variable] = "spawn"
+    shares = not in_processes() or os.environ.get(_METHOD, "spawn") == "fork"
+    if shares and os.environ.get(_BREAKABLE) != "1":
+        raise UnsupportedEngine(
+            f"taps= on an engine that runs in this process or in a fork of it needs {_BREAKABLE}=1 in the environment "
+            f"before Python starts, because vLLM reads it when its modules are imported. Set it, or unset "
+            f"VLLM_ENABLE_V1_MULTIPROCESSING and {_METHOD}: an engine in a spawned process gets it from here."
+        )
+
+
+@contextlib.contextmanager
+def engine_environment() -> Iterator[None]:
+    """Let vLLM spawn its worker rather than fork it, unless the user chose, and take back what a load sets.
+
+    A forked worker cannot use CUDA once this process has as much as asked whether there is a device. nnsight sets two more
+    variables while it starts an engine. The engine's processes inherit them; engines of others that are built in this
+    process later on must not.
+    """
+    before = {name: os.environ.get(name) for name in (_METHOD, _BREAKABLE, "VLLM_USE_V2_MODEL_RUNNER")}
+    os.environ.setdefault(_METHOD, "spawn")
     try:
         yield
     finally:
-        os.environ.pop(variable, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from .worker.shared_memory import common_memory
 class EngineLoad(VLLM):
     """nnsight's ``VLLM`` with our worker, whose tree is built while the engine's processes start."""
 
+    taps: tuple[str, ...]
     _passport: Passport
     _float32_products: str
     _tree_later = False
@@ -48,8 +49,10 @@ class EngineLoad(VLLM):
     def _load(self, repo_id: str, **kwargs: Any) -> torch.nn.Module:
         guard.require_main_guard()
         self._WORKER_CLS = _worker_class()
+        if self.taps:
+            guard.require_breakable_graphs()
         additional = kwargs.pop("additional_config", None) or {}
-        with guard.hostless_accelerator(), guard.spawned_workers(), raised_by_driver() as refusal:
+        with guard.hostless_accelerator(), guard.engine_environment(), raised_by_driver() as refusal:
             stamp = {
                 **self._passport.stamp(refusal),
                 "float32_products": self._float32_products,

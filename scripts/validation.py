@@ -30,7 +30,7 @@ COLUMNS = {
 
 def key(line: dict[str, Any]) -> tuple[str, ...]:
     """What tells one measurement from another."""
-    return tuple(str(line[name]) for name in ("device", "vllm", "model_type", "variant", "engine", "dtype"))
+    return tuple(str(line.get(name, "")) for name in ("device", "vllm", "model_type", "variant", "engine", "dtype", "note"))
 
 
 def merged(record: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -58,13 +58,12 @@ def page(record: list[dict[str, Any]]) -> str:
         groups.setdefault((line["device"], line["vllm"]), []).append(line)
     for (device, vllm), lines in groups.items():
         parts += ["", f"## {device}, vLLM {vllm}, {lines[0]['dtype']} ({lines[-1]['date']}, torch {lines[-1]['torch']})", ""]
-        parts += ["| model_type | variant | engine | " + " | ".join(COLUMNS.values()) + " |"]
-        parts += ["| --- " * (3 + len(COLUMNS)) + "|"]
+        parts += ["| model_type | variant | engine | " + " | ".join(COLUMNS.values()) + " | note |"]
+        parts += ["| --- " * (4 + len(COLUMNS)) + "|"]
         for line in lines:
             cells = [f"{line['gaps'][name]:.0e}" if name in line["gaps"] else "-" for name in COLUMNS]
-            parts.append(
-                f"| {line['model_type']} | {line['variant'] or ''} | {line['engine']} | " + " | ".join(cells) + " |"
-            )
+            cells = [line["model_type"], line["variant"] or "", line["engine"], *cells, line.get("note", "")]
+            parts.append("| " + " | ".join(cells) + " |")
     return "\n".join(parts) + "\n"
 
 

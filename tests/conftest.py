@@ -9,6 +9,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+# Read when vLLM is imported, and needed by an engine with taps in this process; others record no graphs.
+os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1"
 
 import importlib.util
 from collections.abc import Callable, Iterator

@@ -16,6 +16,7 @@ import nnsight
 import pytest
 import torch
 from safetensors.numpy import load_file
+from support.engines import on_two_ranks
 from support.scripts import TESTS, run
 
 from nnterp_vllm_core import Collected, CollectionError, OutputFolderError, Unavailable
@@ -335,6 +336,7 @@ def test_a_process_killed_in_the_middle_of_a_shard_leaves_whole_shards(tmp_path:
     }
 
 
+@on_two_ranks
 def test_a_spawned_engine_of_two_ranks_collects_what_one_rank_does(
     model: Any, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:

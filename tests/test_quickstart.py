@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.scripts import TESTS, run
 
+pytestmark = pytest.mark.alone
 QUICKSTART = TESTS.parent / "examples" / "quickstart.py"
 
 

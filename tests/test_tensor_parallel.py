@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.blocks import FLOAT32
-from support.engines import Engines
+from support.engines import Engines, on_two_ranks
 from support.oracle import gap
 from support.scripts import TESTS, run
 from support.survey import survey
@@ -30,6 +30,7 @@ def sharded(
     return {name: torch.load(out / f"{name}.pt") for name in CHECKPOINTS}
 
 
+@on_two_ranks
 @pytest.mark.parametrize("name", CHECKPOINTS, indirect=True, scope="session")
 def test_every_value_and_every_write_equals_the_single_ranks(
     name: str, sharded: dict[str, dict[str, torch.Tensor]], engines: Engines, prompt: str

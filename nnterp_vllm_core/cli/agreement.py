@@ -17,14 +17,25 @@ def agreement(
     engine: Annotated[
         str, typer.Option(help="vllm; backend, vLLM's Transformers backend; or transformers, against plain hooks.")
     ] = "vllm",
+    dtype: Annotated[str, typer.Option(help="What the engine computes in: float32, bfloat16 or float16.")] = "float32",
 ) -> None:
-    """Compare a block's stream, pattern and head outputs, and the logits, with transformers. Starts an engine."""
+    """Compare every value of a block, and the logits, with transformers in float32. Starts an engine.
+
+    In another dtype than float32, the last column says how far transformers itself is from its float32 then.
+    """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    from ..agreement import ENGINES, PROMPT
+    from ..agreement import DTYPES, ENGINES, PROMPT
     from ..agreement import agreement as measure
 
     if engine not in ENGINES:
         raise typer.BadParameter(f"{engine!r} is none of {', '.join(ENGINES)}.", param_hint="--engine")
-    lines = measure(checkpoint, layer, PROMPT if prompt is None else prompt, engine)
-    rows = [(line.value, str(line.shape), f"{line.gap:.1e}") for line in lines]
-    typer.echo(table(("value", "shape", "gap to transformers"), rows))
+    if dtype not in DTYPES:
+        raise typer.BadParameter(f"{dtype!r} is none of {', '.join(DTYPES)}.", param_hint="--dtype")
+    if engine == "transformers" and dtype != "float32":
+        raise typer.BadParameter("plain hooks are compared in float32.", param_hint="--dtype")
+    lines = measure(checkpoint, layer, PROMPT if prompt is None else prompt, engine, dtype)
+    heads = ["value", "shape", "gap to transformers"] + [f"transformers in {dtype}"] * (dtype != "float32")
+    rows = [
+        [line.value, str(line.shape), *(f"{gap:.1e}" for gap in (line.gap, line.own) if gap is not None)] for line in lines
+    ]
+    typer.echo(table(heads, rows))

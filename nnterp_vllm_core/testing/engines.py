@@ -59,17 +59,23 @@ def _without_collections() -> Iterator[None]:
         gc.collect = real
 
 
+def share_of_a_card() -> dict[str, Any]:
+    """Engine options under which a tiny model takes little of a CUDA device and several engines share it; none on the CPU.
+
+    The cache has a fixed size: vLLM would measure what is free, and refuses to when another process frees some meanwhile.
+    """
+    import torch
+
+    return {"gpu_memory_utilization": 0.03, "kv_cache_memory_bytes": 256 << 20} if torch.cuda.is_available() else {}
+
+
 def start(checkpoint: Path, **options: Any) -> Any:
     """A dispatched `StandardizedVLLM` whose engine runs in this process."""
     with environment(), _without_collections():
-        import torch
-
         from .. import StandardizedVLLM
 
-        # A tiny model needs little of a card, and several are loaded one after another.
-        share = {"gpu_memory_utilization": 0.1} if torch.cuda.is_available() else {}
         try:
-            return StandardizedVLLM(str(checkpoint), **{**OPTIONS, **share, **options})
+            return StandardizedVLLM(str(checkpoint), **{**OPTIONS, **share_of_a_card(), **options})
         except BaseException:
             # What a failed start leaves behind would break the next one in this process.
             from vllm.distributed import cleanup_dist_env_and_memory

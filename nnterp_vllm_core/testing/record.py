@@ -40,10 +40,20 @@ def record(subject: Any, ours: Mapping[str, torch.Tensor], reference: Mapping[st
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "dtype": "float32",
+        "note": _note(subject),
         "gaps": {name: float(f"{value:.2e}") for name, value in gaps.items()},
     }
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def _note(subject: Any) -> str:
+    """What tells this class from another of its model: options of the engine, and why it is held to wider bounds."""
+    options = [f"{name}={value!r}" for name, value in subject.suite.engine_options.items()]
+    prefix = "" if subject.engine == "vllm" else f"{subject.engine}:"
+    bounds = subject.suite.tolerances.items()
+    reasons = [reason for key, (_, reason) in bounds if key.startswith(prefix) and (prefix or ":" not in key)]
+    return "; ".join(dict.fromkeys((*options, *reasons)))
 
 
 def _block(subject: Any) -> str:

@@ -14,6 +14,7 @@ import torch
 
 from nnterp_vllm_core import StandardizedVLLM, UnsupportedEngine
 from nnterp_vllm_core.envoys import MlpEnvoy
+from nnterp_vllm_core.testing.engines import share_of_a_card
 from nnterp_vllm_core.worker import shared_memory
 
 PROMPT = "The Eiffel Tower is in the city of"
@@ -74,7 +75,8 @@ def refused(checkpoint: str) -> dict[str, Any]:
 
     multiprocessing.process.BaseProcess.start = noted
     try:
-        StandardizedVLLM(checkpoint, dispatch=True, family="nnterp_vllm_families.gpt2", dtype="float32", max_model_len=128)
+        options = {"dispatch": True, "dtype": "float32", "max_model_len": 128, **share_of_a_card()}
+        StandardizedVLLM(checkpoint, family="nnterp_vllm_families.gpt2", **options)
     except UnsupportedEngine as error:
         return {"text": str(error), "started": len(started), "alive": [process.is_alive() for process in started]}
     finally:
@@ -89,6 +91,7 @@ def main(checkpoint: str, out: str) -> None:
         dispatch=True,
         dtype="float32",
         max_model_len=128,
+        **share_of_a_card(),
         rename={"model.layers": "blocks", "model.norm": "last_norm"},
         envoys={"model.model.layers.*.mlp": Doubled},
     )

@@ -8,12 +8,14 @@ import json
 import sys
 
 from nnterp_vllm_core import StandardizedVLLM
+from nnterp_vllm_core.testing.engines import share_of_a_card
 
 PROMPT = "The Eiffel Tower is in the city of"
 
 
 async def main(checkpoint: str, out: str) -> None:
-    model = StandardizedVLLM(checkpoint, dispatch=True, dtype="float32", max_model_len=128, mode="async")
+    options = {"dispatch": True, "dtype": "float32", "max_model_len": 128, **share_of_a_card()}
+    model = StandardizedVLLM(checkpoint, mode="async", **options)
     block = model.layers[1]
     with model.trace(PROMPT, temperature=0.0, max_tokens=3, ignore_eos=True) as tracer:
         block.layer_output[:, -1] *= 0.5

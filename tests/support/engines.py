@@ -6,8 +6,23 @@ import gc
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+from nnterp_vllm_core.testing.engines import share_of_a_card
+
 #: What every engine of the suite is built with. Short sequences keep the cache of a tiny model small.
-OPTIONS: dict[str, Any] = {"dispatch": True, "dtype": "float32", "max_model_len": 128, "distributed_executor_backend": "uni"}
+OPTIONS: dict[str, Any] = {
+    "dispatch": True,
+    "dtype": "float32",
+    "max_model_len": 128,
+    "distributed_executor_backend": "uni",
+    **share_of_a_card(),
+}
+
+
+#: Two ranks are two processes on a CPU, and two devices on CUDA.
+on_two_ranks = pytest.mark.skipif(torch.cuda.device_count() == 1, reason="this host has one CUDA device, two ranks need two")
 
 
 def start(checkpoint: Path, **options: Any) -> Any:

@@ -16,7 +16,8 @@ def run(*arguments: str | Path, check: bool = True, **environment: str) -> subpr
     Raises:
         AssertionError: ``check`` and it failed; the message is the end of what it wrote.
     """
-    inherited = {key: value for key, value in os.environ.items() if key != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    in_process = ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_USE_BREAKABLE_CUDAGRAPH")
+    inherited = {key: value for key, value in os.environ.items() if key not in in_process}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={**inherited, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1", **environment},
