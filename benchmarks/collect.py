@@ -25,15 +25,16 @@ from typing import Any
 
 import scenarios
 import shapes
+import timing
+import torch
 
 
 def load(shape: str, tokens: int, folder: Path) -> Any:
     from nnterp_vllm_core import StandardizedVLLM
 
     path = shapes.write(shapes.SHAPES[shape], folder)
-    return StandardizedVLLM(
-        str(path), dispatch=True, dtype="float32", max_model_len=max(128, 2 * tokens), load_format="dummy"
-    )
+    options = {**timing.options(torch.cuda.is_available(), [256]), "max_model_len": max(128, 2 * tokens)}
+    return StandardizedVLLM(str(path), dispatch=True, **options)
 
 
 def ratios(shape: str, count: int, tokens: int, rounds: int) -> None:

@@ -3,6 +3,7 @@
     python benchmarks/graphs.py --shape 24x896 --out graphs.json
 
 Each engine runs in a process of its own. Times are medians of five runs after a warm-up, for 8 requests of 128 new tokens.
+`boundary` and its like are groups of taps; `one layer` and `every layer` tap streams alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import shapes
 
 REQUESTS, TOKENS, RUNS = 8, 128, 5
-ENGINES = ("plain", "none", "boundary", "contributions", "attention", "standard")
+#: What an engine of ours taps, by its name in the table.
+TAPS: dict[str, list[str]] = {
+    "none": [],
+    "one layer": ["layers.12.layer_output"],
+    "every layer": ["layers.*.layer_output"],
+    **{group: [group] for group in ("boundary", "contributions", "attention", "standard")},
+}
+ENGINES = ("plain", *TAPS)
 
 
 def timed(run: Callable[[], Any]) -> float:
@@ -46,7 +54,8 @@ def one(engine: str, folder: str) -> dict[str, float]:
         "dtype": "bfloat16",
         "max_model_len": 512,
         "max_num_seqs": 16,
-        "gpu_memory_utilization": 0.4,
+        "gpu_memory_utilization": 0.1,
+        "kv_cache_memory_bytes": 2 << 30,
     }
     prompts = shapes.prompts(REQUESTS, 16)
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
@@ -59,7 +68,7 @@ def one(engine: str, folder: str) -> dict[str, float]:
 
     from nnterp_vllm_core import StandardizedVLLM
 
-    model = StandardizedVLLM(folder, dispatch=True, taps=() if engine == "none" else engine, **options)
+    model = StandardizedVLLM(folder, dispatch=True, taps=TAPS[engine], **options)
     requests = [{"prompt_token_ids": ids} for ids in prompts]
     middle = model.num_layers // 2
     seconds = {"no block": timed(lambda: model.vllm_entrypoint.generate(requests, params, use_tqdm=False))}
@@ -88,11 +97,12 @@ def one(engine: str, folder: str) -> dict[str, float]:
                         for layer in model.layers:
                             states.append(layer.layer_output[:, -1])
 
-    if engine in ("none", "boundary", "standard"):
+    if engine in ("none", "one layer", "every layer", "boundary", "standard"):
         seconds["read one layer a step"] = timed(read_one)
         seconds["edit one layer a step"] = timed(edit_one)
+    if engine in ("none", "every layer", "boundary", "standard"):
         seconds["read every layer a step"] = timed(read_all)
-    return seconds
+    return {"locations": len(model.taps), **seconds}
 
 
 def main() -> None:
@@ -118,12 +128,13 @@ def main() -> None:
             continue
         graphs = re.search(r"Graph capturing finished in ([\d.]+) secs?, took (-?[\d.]+) GiB", done.stdout + done.stderr)
         seconds = json.loads(found[1])
-        table[engine] = {"seconds": seconds, "graph_gib": float(graphs[2]) if graphs else None}
+        locations = seconds.pop("locations", 0)
+        table[engine] = {"seconds": seconds, "locations": locations, "graph_gib": float(graphs[2]) if graphs else None}
         plain = table.get("plain", {}).get("seconds", {}).get("no block")
         for work, value in seconds.items():
             ratio = f"{value / plain:.2f}" if plain else "-"
             memory = graphs[2] if graphs else "-"
-            print(f"{engine:14} {work:26} {value:8.3f} s  {ratio:>6} of plain   graphs {memory} GiB")
+            print(f"{engine:14} {locations:4} taps {work:26} {value:8.3f} s  {ratio:>6} of plain   graphs {memory} GiB")
         sys.stdout.flush()
     args.out.write_text(
         json.dumps({"shape": args.shape, "requests": REQUESTS, "tokens": TOKENS, "engines": table}, indent=1)

@@ -201,12 +201,13 @@ def hostless_accelerator() -> Iterator[None]:
 def weightless_scalars() -> Iterator[None]:
     """Let a constructor read a number off a tensor that holds none, while the weightless tree is built.
 
-    vLLM's xIELU activation copies two of its buffers to the host and keeps them as numbers. On the meta device both steps
-    raise; here a copy stays where it is and a number is zero. Nothing runs on that tree, so nothing computes with them.
+    vLLM's xIELU activation copies two of its buffers to the host and keeps them as numbers, and its Transformers backend
+    does so with the scale of embeddings. On the meta device that raises; here a copy stays where it is and a number is
+    zero. Nothing runs on that tree, so nothing computes with them.
     """
     import torch
 
-    cpu, item = torch.Tensor.cpu, torch.Tensor.item
+    cpu, item, to_float = torch.Tensor.cpu, torch.Tensor.item, torch.Tensor.__float__
 
     def copied(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         return tensor if tensor.is_meta else cpu(tensor, *args, **kwargs)
@@ -214,11 +215,16 @@ def weightless_scalars() -> Iterator[None]:
     def number(tensor: Any) -> Any:
         return 0.0 if tensor.is_meta else item(tensor)
 
+    def real(tensor: Any) -> float:
+        return 0.0 if tensor.is_meta else to_float(tensor)
+
     torch.Tensor.cpu, torch.Tensor.item = copied, number  # type: ignore[assignment, method-assign]
+    torch.Tensor.__float__ = real  # type: ignore[method-assign]
     try:
         yield
     finally:
         torch.Tensor.cpu, torch.Tensor.item = cpu, item  # type: ignore[method-assign]
+        torch.Tensor.__float__ = to_float  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

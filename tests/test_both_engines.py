@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 from support.blocks import FLOAT32
-from support.oracle import gap
+from support.oracle import gap, same
 from support.researcher_blocks import BLOCKS, PROMPTS
+from support.scripts import search_path
 
 from nnterp_vllm_core import StandardizedTransformer, StandardizedVLLM, UnsupportedEngine
 
 NAMES = ("qwen2", "llama", "gpt2")
 #: vLLM's backend does not load the biases of GPT-2's c_attn, so nothing could agree there.
 BACKEND = ("qwen2", "llama")
-TESTS = Path(__file__).resolve().parent
 
 Results = dict[str, dict[str, Any]]
 
@@ -49,7 +49,7 @@ def _start(engine: str, out: Path, named: dict[str, Path]) -> subprocess.Popen[s
     arguments = [engine, str(out), *(f"{name}={path}" for name, path in named.items())]
     return subprocess.Popen(
         [sys.executable, "-m", "support.run_blocks", *arguments],
-        env={**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -65,7 +65,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         if value.is_floating_point():
             assert gap(value, theirs[key]) <= FLOAT32, (key, gap(value, theirs[key]))
         else:
-            assert torch.equal(value, theirs[key]), key
+            assert same(value, theirs[key]), key
 
 
 @pytest.mark.parametrize("name", NAMES, scope="session")

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from support.engines import on_two_ranks
+from support.oracle import same
 from support.scripts import TESTS, run
 
 from nnterp_vllm_core import Collected, CollectionError, OutputFolderError, Unavailable
@@ -77,7 +78,7 @@ def test_every_value_equals_a_traces_to_the_bit(model: Any, positions: Any, chos
     found = model.collect(prompts, list(expected[0]), positions=positions, quiet=True)
     assert len(found) == len(prompts)
     for rows, reference in zip(found, expected, strict=True):
-        unequal = [path for path, value in reference.items() if not torch.equal(rows[path], chosen(value))]
+        unequal = [path for path, value in reference.items() if not same(rows[path], chosen(value))]
         assert unequal == []
 
 
@@ -87,9 +88,9 @@ def test_text_is_tokenized_as_a_trace_does(model: Any) -> None:
     last = model.collect(PROMPTS, ["logits", "next_token_probs"], quiet=True)
     assert ids.tokens.tolist() == [len(one[0]) for one in expected]
     for number, reference in enumerate(expected):
-        assert torch.equal(ids.prompt(number)["input_ids"], reference[0])
-        assert torch.equal(last.prompt(number)["logits"], reference[1])
-        assert torch.equal(last.prompt(number)["next_token_probs"], reference[2])
+        assert same(ids.prompt(number)["input_ids"], reference[0])
+        assert same(last.prompt(number)["logits"], reference[1])
+        assert same(last.prompt(number)["next_token_probs"], reference[2])
 
 
 def test_generated_positions_equal_a_traces_decode_steps(model: Any) -> None:
@@ -99,8 +100,8 @@ def test_generated_positions_equal_a_traces_decode_steps(model: Any) -> None:
             if step > 0:
                 states.append((model.layers[2].layer_output[0], model.logits[0]))
     found = model.collect([PROMPTS[0]], [STREAM, "logits"], positions="generated", max_tokens=4, ignore_eos=True, quiet=True)
-    assert torch.equal(found[STREAM], torch.cat([stream for stream, _ in states]))
-    assert torch.equal(found["logits"], torch.cat([logits for _, logits in states]))
+    assert same(found[STREAM], torch.cat([stream for stream, _ in states]))
+    assert same(found["logits"], torch.cat([logits for _, logits in states]))
     mean = model.collect(
         [PROMPTS[0]], STREAM, positions="generated", max_tokens=4, ignore_eos=True, reduce="mean", quiet=True
     )

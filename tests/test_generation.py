@@ -57,6 +57,26 @@ def test_step_zero_is_the_prompt_and_every_later_step_one_token(model: Any, orac
         assert tokens[step] == reference["logits"].argmax().item()
 
 
+@on_qwen2
+def test_a_request_that_stops_early_has_as_many_steps_as_tokens(model: Any, prompt: str) -> None:
+    """An engine that schedules ahead computes one step more than it needs, which no block sees."""
+    block = model.layers[2]
+    with model.trace(prompt, temperature=0.0, max_tokens=8, ignore_eos=True) as tracer:
+        whole = tracer.result.save()
+    tokens = list(whole.outputs[0].token_ids)
+    for stop in dict.fromkeys(tokens[:4]):
+        expected = tokens.index(stop) + 1
+        with model.trace(temperature=0.0, max_tokens=8, stop_token_ids=[stop], ignore_eos=True) as tracer:
+            with tracer.invoke(prompt):
+                streams = nnsight.save([])
+                for _ in tracer.iter[:]:
+                    streams.append(block.layer_output)
+            with tracer.invoke([5, 6, 7]):  # goes on beside it
+                result = tracer.result.save()
+        assert len(streams) == expected
+        assert 1 <= len(result.outputs[0].token_ids) <= 8
+
+
 DECODED = (
     "token_embeddings",
     "layers.2.layer_input",

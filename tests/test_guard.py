@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from support.scripts import run
 
-pytestmark = pytest.mark.alone
 HIDDEN = """
 import sys
 

@@ -376,7 +376,8 @@ def test_what_an_installed_block_writes_is_what_every_requests_trace_reads(model
         if how == "assignment":
             block.layer_output = torch.full((1, length, 128), 2.0)
         elif how == "native assignment":
-            block.output = (torch.full((length, 128), 2.0), torch.zeros(length, 128))
+            live = block.output[0]  # what replaces it has to be on its device
+            block.output = (torch.full_like(live, 2.0), torch.zeros_like(live))
         else:
             block.output[0][:] = 2.0
             block.output[1][:] = 0.0

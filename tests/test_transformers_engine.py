@@ -103,7 +103,7 @@ def test_a_gradient_of_the_stream_is_autograds_own(model: Any) -> None:
 
     handle = model.layers[2]._module.register_forward_hook(hook)
     try:
-        ids = torch.tensor([model.tokenizer(PROMPT)["input_ids"]])
+        ids = torch.tensor([model.tokenizer(PROMPT)["input_ids"]], device=ours.device)
         model._module(ids).logits[0, -1, 7].backward()
     finally:
         handle.remove()
@@ -131,7 +131,7 @@ def test_gradients_take_an_edit_into_account(qwen2: Any) -> None:
 def test_attribution_patching_estimates_activation_patching(qwen2: Any) -> None:
     key = "layers.1.layer_output"
     value, gradient = gradient_of(qwen2, key)
-    small = 1e-2 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
+    small = 1e-2 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value.device)
     estimate = (gradient * small).sum()
     measured = loss_of(qwen2, key, small) - loss_of(qwen2, key)
     # First order: what is left is of the change's square, measured at 1% of the estimate.

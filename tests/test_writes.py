@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.blocks import FLOAT32, GREEDY, WRITABLE, at, logits_of
-from support.oracle import Oracle, gap
+from support.oracle import Oracle, gap, same
 
 READ_ONLY = (
     "input_ids",
@@ -68,7 +68,7 @@ def test_an_assignment_without_a_read_before_reaches_the_model(model: Any, oracl
         setattr(host, value, new)
         served = getattr(host, value).save()
         stream = last.layer_output.save()
-    assert torch.equal(served, new)
+    assert same(served, new)
     # Scaling whole queries or keys commutes with the rotary embedding, so the same edit can be made before it.
     assert gap(stream, oracle(prompt, {key: lambda t: t * 0.25})["layers.3.layer_output"]) <= FLOAT32
 
@@ -165,6 +165,8 @@ def test_two_reads_give_the_same_tensor(model: Any, prompt: str) -> None:
 
 @pytest.mark.parametrize("way", ["numpy", "data"])
 def test_an_edit_that_torch_does_not_count_reaches_the_model_by_assignment(model: Any, prompt: str, way: str) -> None:
+    if way == "numpy" and torch.cuda.is_available():
+        pytest.skip("a tensor on a CUDA device has no numpy view")
     block = model.layers[1]
     with model.trace(prompt, **GREEDY):
         value = block.layer_output

@@ -95,3 +95,8 @@ def stop(model: Any) -> None:
             model.vllm_entrypoint = None
         cleanup_dist_env_and_memory()
     gc.collect()
+    # vLLM keeps one pool for the graphs of a process, which is gone with the last graph that was recorded into it.
+    from vllm.platforms import current_platform
+
+    if hasattr(type(current_platform), "_global_graph_pool"):
+        type(current_platform)._global_graph_pool = None

@@ -27,8 +27,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if suite.lacks():
         left_out = {f"{suite.model_type} on vLLM": f"{', '.join(suite.lacks())} is not installed"}
-    elif suite.no_backend:
-        left_out = {f"{suite.model_type} on vLLM's Transformers backend": suite.no_backend}
+    elif suite.without_backend():
+        left_out = {f"{suite.model_type} on vLLM's Transformers backend": suite.without_backend()}
     else:
         left_out = {}
     metafunc.config.stash.setdefault(_NOT_RUN, {}).update(left_out)

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from packaging.specifiers import SpecifierSet
+
+from ..engine import engine_version
 from ..family import Family
 from .promises_requests import RequestPromises
 from .promises_values import ValuePromises
@@ -29,7 +32,8 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
             first where the installed vLLM has the declared module, the second where transformers' side is declared.
         needs: Modules that vLLM's implementations import and that an environment may lack; without them only transformers'
             side is checked, and the summary says so.
-        no_backend: Why vLLM's Transformers backend cannot run this model; the summary repeats it.
+        no_backend: Why vLLM's Transformers backend cannot run this model; the summary repeats it. Or a mapping from the
+            versions of vLLM where it cannot to the reason: ``{"<0.32": "it does not load ..."}``.
         tolerances: Value name, or ``"*"`` for all, to ``(bound, reason)``, where 1e-5 does not hold on vLLM's own
             implementation; ``"backend:mlp_output"`` and ``"backend:*"`` are for the backend. The smallest that holds,
             measured, with its cause.
@@ -46,7 +50,7 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
     family: ClassVar[str | Family | None] = None
     engines: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
-    no_backend: ClassVar[str] = ""
+    no_backend: ClassVar[str | Mapping[str, str]] = ""
     tolerances: ClassVar[Mapping[str, tuple[float, str]]] = {}
     no_identity: ClassVar[str] = ""
     checkpoint: ClassVar[Mapping[str, Any]] = {}
@@ -59,13 +63,25 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
         if cls.lacks():
             return ()
         if cls.engines:
-            return cls.engines
+            return tuple(engine for engine in cls.engines if engine != "backend" or not cls.without_backend())
         from .. import loader
 
         plugin = loader.find(cls.model_type) if cls.family is None else loader.override(cls.family, cls.model_type)
         native = any(_is_there(one.source) for one in plugin.family.native)
-        backend = plugin.family.transformers is not None and not cls.no_backend
+        backend = plugin.family.transformers is not None and not cls.without_backend()
         return ("vllm",) * native + ("backend",) * backend
+
+    @classmethod
+    def without_backend(cls) -> str:
+        """Why the installed vLLM's Transformers backend is left out; empty where it is not."""
+        if isinstance(cls.no_backend, str):
+            return cls.no_backend
+        installed = engine_version()
+        return "; ".join(
+            reason
+            for versions, reason in cls.no_backend.items()
+            if installed is not None and SpecifierSet(versions).contains(installed, prereleases=True)
+        )
 
     @classmethod
     def lacks(cls) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ together. They wait here until the driver takes them, many requests in one buffe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Any
 
@@ -42,15 +42,23 @@ class Gathering:
             if mark is not None and mark[0] in self.jobs and data.req_id not in self.tickets:
                 self.tickets[data.req_id] = Ticket(self.jobs[mark[0]], mark[1], mark[2])
 
-    def begin(self, spans: list[tuple[str, int]], states: dict[str, Any]) -> dict[str, Callable[..., None]]:
-        """What this step has to gather, by location: functions of the value there and the interleaver."""
+    def begin(
+        self, spans: list[tuple[str, int]], states: dict[str, Any], over: Container[str] = ()
+    ) -> dict[str, Callable[..., None]]:
+        """What this step has to gather, by location: functions of the value there and the interleaver.
+
+        Args:
+            spans: Each scheduled request and how many tokens of it this step computes.
+            states: The runner's own state of each request.
+            over: Requests that have ended before this step.
+        """
         if not self.tickets:
             return {}
         steps: dict[Job, Step] = {}
         start = 0
         for row, (request_id, tokens) in enumerate(spans):
             ticket, state = self.tickets.get(request_id), states.get(request_id)
-            if ticket is not None and state is not None:
+            if ticket is not None and state is not None and request_id not in over:
                 positions = ticket.positions(state.num_computed_tokens, tokens, state.num_prompt_tokens)
                 if positions is not None:
                     step = steps.get(ticket.job)

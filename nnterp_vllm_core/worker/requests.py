@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
@@ -21,10 +22,43 @@ _PREEMPTED = (
 )
 
 
+def ended(batch: Any, states: dict[str, Any], wanted: Iterable[str]) -> set[str]:
+    """Which of these requests have drawn their last token, though the engine computes one step more of them.
+
+    With asynchronous scheduling, its default on CUDA, vLLM issues a step before it knows what the one before has drawn. A
+    request that stops there is computed once more and the token is dropped. That step is no step of the request: its block
+    must not see it and a collection must not keep it. Reading the tokens waits for the device, so it is done for requests
+    that can stop at a token alone.
+
+    Args:
+        batch: The runner's ``input_batch``, before the step.
+        states: The runner's own state of each request.
+        wanted: The requests that somebody watches.
+    """
+    drawn = getattr(batch, "prev_sampled_token_ids", None)
+    rows = getattr(batch, "prev_req_id_to_index", None)
+    if drawn is None or not rows:
+        return set()
+    stops: dict[str, set[int]] = {}
+    for request_id in wanted:
+        state = states.get(request_id)
+        if state is None or request_id not in rows:
+            continue
+        settings = state.sampling_params
+        tokens = {*(settings.stop_token_ids or ()), settings.eos_token_id} - {None}
+        if tokens and len(state.output_token_ids) >= settings.min_tokens:
+            stops[request_id] = tokens
+    if not stops:
+        return set()
+    tokens_of = drawn[:, 0].tolist()
+    return {request_id for request_id, tokens in stops.items() if tokens_of[rows[request_id]] in tokens}
+
+
 class StandardRequests(Requests):
     """nnsight's bookkeeping for blocks that serve standard values.
 
     Attributes:
+        over: Requests of this step that have ended before it; see `ended`.
         gathering: Bulk collections, whose requests carry no blocks.
         gathers: What they want of this step, by location.
         handoffs: The controllers of the model's modules, which only blocks and collections need.
@@ -37,6 +71,12 @@ class StandardRequests(Requests):
         self.forwards = 0
         self.gathering = Gathering()
         self.gathers: dict[str, Any] = {}
+        self.over: set[str] = set()
+
+    def begin(self, batch: Any, states: dict[str, Any]) -> None:
+        """Note, before a step, which of the watched requests have ended."""
+        started = [key for key, one in self.requests.items() if any(block.worker is not None for block in one.workers())]
+        self.over = ended(batch, states, [*started, *self.gathering.tickets])
 
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
         """Take the blocks off new requests; see nnsight's ``Requests.add``."""
@@ -59,7 +99,7 @@ class StandardRequests(Requests):
         """Refuse split prompts; see nnsight. It is the step's last call that knows the runner's states."""
         super().refuse_chunked(spans, states)
         self.place(spans, states)
-        self.gathers = self.gathering.begin(spans, states)
+        self.gathers = self.gathering.begin(spans, states, self.over)
 
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
         """Point every block at its own rows of this step; see nnsight's ``Requests.scope``."""
@@ -77,6 +117,17 @@ class StandardRequests(Requests):
         model.interleaver.gathers = self.gathers
         super().scope(model, spans)
         self.trim(spans)
+        if self.over:
+            self.leave_out(model.interleaver)
+
+    def leave_out(self, interleaver: Any) -> None:
+        """Keep the blocks of requests that have ended out of this step. One that failed stays, since it ends its request."""
+        ended = {id(block) for key in self.over if key in self.requests for block in self.requests[key].workers()}
+        for mediator in interleaver.mediators:
+            if id(mediator) in ended and mediator.exception is None:
+                mediator.batch_group = None
+        interleaver.mediators = [mediator for mediator in interleaver.mediators if mediator.batch_group is not None]
+        interleaver.reindex()
 
     def place(self, spans: list[tuple[str, int]], states: dict[str, Any]) -> None:
         """Note, before a block runs, which step its request is at and what the step left out.

@@ -67,6 +67,7 @@ def standard_runner(base: type) -> type:
 
         def execute_model(self, *args: Any, **kwargs: Any) -> Any:
             scope.engine_step(opens=not scope.is_open())
+            self.nnsight_requests.begin(self.input_batch, self.requests)
             with products(self._float32_products()):
                 return super().execute_model(*args, **kwargs)
 

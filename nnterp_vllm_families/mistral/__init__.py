@@ -25,7 +25,8 @@ HF = Implementation(
 HF3 = replace(HF, source="transformers.models.ministral3.modeling_ministral3", block="Ministral3DecoderLayer")
 MISTRAL = Family(model_types=("mistral",), vllm=VLLM, transformers=HF)
 SCALING = "vLLM scales queries by the config's llama_4_scaling alone, transformers by its rope_parameters."
-MINISTRAL3 = Family(model_types=("ministral3",), vllm=VLLM, transformers=HF3, notes=(SCALING,))
+YARN = "vLLM 0.26 leaves out mscale and mscale_all_dim of a YaRN config, so its rotated queries and keys are others there."
+MINISTRAL3 = Family(model_types=("ministral3",), vllm=VLLM, transformers=HF3, notes=(SCALING, YARN))
 
 
 @hookimpl

@@ -11,4 +11,5 @@ class TestGPTNeoX(ConformanceSuite):
         **{key: value for key, value in SIZES.items() if key != "num_key_value_heads"},
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
     }
+    no_backend = {"==0.26.*": "vLLM 0.26 does not find the head there, which GPT-NeoX calls embed_out"}
     variants = {"sequential": {"use_parallel_residual": False}}

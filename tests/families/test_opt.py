@@ -29,3 +29,4 @@ class TestOPT350m(ConformanceSuite):
     model_type = "opt"
     config = {**CONFIG, "do_layer_norm_before": False, "word_embed_proj_dim": 64}
     no_identity = "OPT-350m norms the stream after each addition"
+    no_backend = {"==0.26.*": "vLLM 0.26 makes the embeddings there as wide as the stream"}

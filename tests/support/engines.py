@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from nnterp_vllm_core.testing.engines import share_of_a_card
+from nnterp_vllm_core.testing.engines import share_of_a_card, stop
 
 #: What every engine of the suite is built with. Short sequences keep the cache of a tiny model small.
 OPTIONS: dict[str, Any] = {
@@ -20,6 +19,7 @@ OPTIONS: dict[str, Any] = {
     **share_of_a_card(),
 }
 
+__all__ = ["OPTIONS", "Engines", "on_two_ranks", "start", "stop"]
 
 #: Two ranks are two processes on a CPU, and two devices on CUDA.
 on_two_ranks = pytest.mark.skipif(torch.cuda.device_count() == 1, reason="this host has one CUDA device, two ranks need two")
@@ -30,16 +30,6 @@ def start(checkpoint: Path, **options: Any) -> Any:
     from nnterp_vllm_core import StandardizedVLLM
 
     return StandardizedVLLM(str(checkpoint), **{**OPTIONS, **options})
-
-
-def stop(model: Any) -> None:
-    """End a model's engine and the process group that it brought up, so that the next one finds a clean process."""
-    from vllm.distributed import cleanup_dist_env_and_memory
-
-    model.vllm_entrypoint.llm_engine.engine_core.shutdown()
-    model.vllm_entrypoint = None
-    gc.collect()
-    cleanup_dist_env_and_memory()
 
 
 class Engines:

@@ -156,5 +156,11 @@ def rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
 
 def gap(ours: torch.Tensor, reference: torch.Tensor) -> float:
     """The largest difference, relative to the reference's largest magnitude."""
+    ours, reference = ours.cpu(), reference.cpu()
     assert ours.shape == reference.shape, (tuple(ours.shape), tuple(reference.shape))
     return ((ours - reference).abs().max() / reference.abs().max()).item()
+
+
+def same(ours: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Whether they are equal to the bit, wherever they are."""
+    return torch.equal(ours.cpu(), reference.cpu())

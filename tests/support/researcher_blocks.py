@@ -106,7 +106,8 @@ def attention_pattern_statistics(model: Any, prompts: Sequence[str]) -> dict[str
         for index, layer in enumerate(model.layers):
             pattern = layer.self_attn.attention_probabilities[0]
             seq = pattern.shape[-1]
-            distance = (torch.arange(seq)[:, None] - torch.arange(seq)).clamp(min=0)
+            positions = torch.arange(seq, device=pattern.device)
+            distance = (positions[:, None] - positions).clamp(min=0)
             found[f"entropy {index}"] = torch.special.entr(pattern).sum(-1).mean(-1)
             found[f"distance {index}"] = (pattern * distance).sum(-1).mean(-1)
             found[f"previous token {index}"] = pattern.diagonal(-1, dim1=-2, dim2=-1).mean(-1)

@@ -21,7 +21,7 @@ def results(model: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, block in BLOCKS.items():
         try:
-            found[name] = {key: value.detach().clone() for key, value in block(model, PROMPTS).items()}
+            found[name] = {key: value.detach().cpu().clone() for key, value in block(model, PROMPTS).items()}
         except Exception:  # noqa: BLE001  # one block's failure is that block's result
             found[name] = traceback.format_exc()
     return found

@@ -10,6 +10,11 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent
 
 
+def search_path() -> str:
+    """``PYTHONPATH`` with the tests' own modules before what it held."""
+    return os.pathsep.join(part for part in (str(TESTS), os.environ.get("PYTHONPATH", "")) if part)
+
+
 def run(*arguments: str | Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python on ``arguments`` with the engine in its own process; the output is kept.
 
@@ -20,7 +25,7 @@ def run(*arguments: str | Path, check: bool = True, **environment: str) -> subpr
     inherited = {key: value for key, value in os.environ.items() if key not in in_process}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env={**inherited, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1", **environment},
+        env={**inherited, "PYTHONPATH": search_path(), "PYTHONUNBUFFERED": "1", **environment},
         capture_output=True,
         text=True,
         check=False,
