@@ -22,18 +22,20 @@ import timing
 
 #: Tokens of a prompt; ``--tokens`` changes it.
 LENGTH = [8]
+#: GiB of the engine's cache on CUDA; the widest shape needs more.
+CACHE = [2]
 
 
 def ours(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     """`StandardizedVLLM`."""
     from nnterp_vllm_core import StandardizedVLLM
 
-    model = StandardizedVLLM(folder, dispatch=True, **timing.options(cuda, counts))
+    model = StandardizedVLLM(folder, dispatch=True, **timing.options(cuda, counts, CACHE[0]))
     rows = []
     for count in counts:
         prompts = shapes.prompts(count, LENGTH[0])
         for name, (work, tokens) in scenarios.SCENARIOS.items():
-            if tokens > 1 and count > 64:
+            if tokens > 1 and count > (128 if cuda else 64):
                 continue  # the long one at the largest number says nothing new
             found = timing.ratio(partial(scenarios.plain, model, prompts, tokens), partial(work, model, prompts))
             rows.append({"requests": count, "work": name, **found})
@@ -44,7 +46,7 @@ def native(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     """nnsight's own ``VLLM`` on its native locations; it runs on CUDA alone."""
     from nnsight.modeling.vllm import VLLM
 
-    model = VLLM(folder, dispatch=True, **timing.options(cuda, counts))
+    model = VLLM(folder, dispatch=True, **timing.options(cuda, counts, CACHE[0]))
     rows = []
     for count in counts:
         prompts = shapes.prompts(count, LENGTH[0])
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8)
     args = parser.parse_args()
     LENGTH[0] = args.tokens
+    CACHE[0] = 6 if shapes.SHAPES[args.shape].hidden >= 4096 else 2
     import torch
 
     cuda = torch.cuda.is_available()

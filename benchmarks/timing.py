@@ -38,12 +38,12 @@ def ratio(plain: Callable[[], Any], work: Callable[[], Any], runs: int = RUNS) -
     }
 
 
-def options(cuda: bool, requests: list[int]) -> dict[str, Any]:
-    """Engine options, the same for every engine that is compared."""
+def options(cuda: bool, requests: list[int], cache_gib: int = 2) -> dict[str, Any]:
+    """Engine options, the same for every engine that is compared. On CUDA the cache has a fixed size, for any card."""
     found: dict[str, Any] = {"load_format": "dummy", "max_model_len": 256, "max_num_seqs": max([16, *requests])}
     if not cuda:
         return {**found, "dtype": "float32"}
-    return {**found, "dtype": "bfloat16", "gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": 8 << 30}
+    return {**found, "dtype": "bfloat16", "gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": cache_gib << 30}
 
 
 def generate(engine: Any, prompts: list[list[int]], tokens: int = 1, **extra: Any) -> Any:
