@@ -1,6 +1,6 @@
 # make demo      run examples/quickstart.py on the CPU engine
 # make test      lint, type check and test on the CPU engine
-# make test-gpu  the tests that need a CUDA device
+# make test-gpu  the suite on a CUDA device, and the validation record
 # make bench     the speed table
 # make docs      the documentation, in site/
 # make wheels    the core and every family, in dist/

@@ -50,7 +50,8 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
         envoys: More envoy classes, by module class or path; they win over the family's and nnsight's.
         taps: On CUDA, what a block may reach while vLLM replays graphs: groups (``"standard"``, ``"boundary"``,
             ``"contributions"``, ``"attention"``), standard paths with ``*`` (``"layers.*.layer_output"``), or nnsight's
-            own taps. Empty: no graphs, and every value is served.
+            own taps. Empty: no graphs, and every value is served. An engine in this process needs
+            ``VLLM_USE_BREAKABLE_CUDAGRAPH=1`` before Python starts.
         float32_products: On CUDA with ``dtype="float32"``, the precision of attention's products: ``"ieee"``, or
             ``"tf32"``, which is faster and off by about 1e-3 of a value's scale.
         **kwargs: Everything else goes to nnsight's ``VLLM`` and on to vLLM: ``dispatch``, ``dtype``,

@@ -18,7 +18,7 @@ from nnterp_vllm_core.loader import declared
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "families.md"
-RECORD = ROOT / "docs" / "validation.json"
+RECORD = ROOT / "nnterp_vllm_core" / "validation.json"
 
 
 def families() -> list[tuple[Any, list[Family], str]]:

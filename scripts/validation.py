@@ -2,8 +2,8 @@
 
     python scripts/validation.py RECORD.jsonl [...]     # lines written under NNTERP_VLLM_RECORD by the conformance suite
 
-Merges the lines into docs/validation.json, newest last for each model, engine, vLLM and device, and writes
-docs/validation.md from it.
+Merges the lines into nnterp_vllm_core/validation.json, newest last for each model, engine, vLLM and device, and writes
+docs/validation.md from it. ``nnterp-vllm families --measured`` shows the record too.
 """
 
 import argparse
@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-RECORD, PAGE = DOCS / "validation.json", DOCS / "validation.md"
+ROOT = Path(__file__).resolve().parent.parent
+RECORD, PAGE = ROOT / "nnterp_vllm_core" / "validation.json", ROOT / "docs" / "validation.md"
 #: Columns of the page: value, and its head.
 COLUMNS = {
     "layer_output": "stream",
@@ -51,7 +51,7 @@ def page(record: list[dict[str, Any]]) -> str:
         "value's largest magnitude, for a prompt longer than any sliding window. `-`: not served, or no reference.",
         "",
         "Repeat it with `NNTERP_VLLM_RECORD=record.jsonl pytest tests/families` (CPU) or `make test-gpu` (CUDA), then",
-        "`python scripts/validation.py record.jsonl`.",
+        "`python scripts/validation.py record.jsonl`. `nnterp-vllm families --measured` shows the largest gap of each line.",
     ]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import nnsight
@@ -9,6 +10,8 @@ import pytest
 import torch
 from support.blocks import FLOAT32, GREEDY, at
 from support.oracle import Oracle, gap
+
+from nnterp_vllm_core.worker.requests import ended
 
 on_qwen2 = pytest.mark.parametrize("name", ["qwen2"], indirect=True, scope="session")
 THREE: dict[str, Any] = {"temperature": 0.0, "max_tokens": 3, "ignore_eos": True}
@@ -55,6 +58,30 @@ def test_step_zero_is_the_prompt_and_every_later_step_one_token(model: Any, orac
         assert gap(streams[step][:, -1], reference["layers.2.layer_output"][:, -1]) <= FLOAT32
         assert gap(logits[step], reference["logits"]) <= FLOAT32
         assert tokens[step] == reference["logits"].argmax().item()
+
+
+def test_a_request_has_ended_when_its_last_token_stops_it() -> None:
+    """What an engine that schedules ahead knows before a step: the tokens of the one before, still on the device."""
+
+    def state(tokens: int, **settings: Any) -> Any:
+        given = {"stop_token_ids": [], "eos_token_id": 2, "min_tokens": 0, **settings}
+        return SimpleNamespace(output_token_ids=[-1] * tokens, sampling_params=SimpleNamespace(**given))
+
+    states = {
+        "end of text": state(1),
+        "another token": state(1),
+        "stop token": state(3, stop_token_ids=[7], eos_token_id=None),
+        "too short": state(1, min_tokens=2),
+        "long enough": state(2, min_tokens=2),
+        "end of text ignored": state(1, eos_token_id=None),
+        "not watched": state(1),
+    }
+    drawn = torch.tensor([[2], [5], [7], [2], [2], [2], [2]])
+    batch = SimpleNamespace(prev_sampled_token_ids=drawn, prev_req_id_to_index={key: row for row, key in enumerate(states)})
+    watched = [*(key for key in states if key != "not watched"), "new in this step"]
+    assert ended(batch, states, watched) == {"end of text", "stop token", "long enough"}
+    assert ended(SimpleNamespace(prev_sampled_token_ids=None, prev_req_id_to_index=None), states, watched) == set()
+    assert ended(SimpleNamespace(), states, watched) == set()
 
 
 @on_qwen2

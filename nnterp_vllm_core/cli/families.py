@@ -12,6 +12,7 @@ from ..discovery import Entry, advertised
 from ..engine import engine_version, outside
 from ..errors import NnterpVLLMError
 from ..loader import covering
+from .measured import Measured, measured
 from .table import table
 
 
@@ -26,6 +27,7 @@ class Row:
         validated: The vLLM versions it was tested with; empty when it cannot be imported.
         status: ``ok``, ``unvalidated`` (the installed vLLM is outside the range), ``duplicate``, ``left out`` or ``broken``.
         cause: Why the status is not ``ok``.
+        measured: What the conformance suite measured of its model types, from the validation record.
     """
 
     family: str
@@ -35,6 +37,7 @@ class Row:
     validated: str
     status: str
     cause: str
+    measured: tuple[Measured, ...]
 
 
 def rows() -> list[Row]:
@@ -74,12 +77,16 @@ def _row(group: list[Entry], owners: dict[str, set[str]]) -> Row:
         validated=validated,
         status=status,
         cause=cause,
+        measured=tuple(one for entry in group for one in measured().get(entry.name, ())),
     )
 
 
 def families(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, causes included.")] = False,
     causes: Annotated[bool, typer.Option("--causes", help="Say why a family is not ok.")] = False,
+    gaps: Annotated[
+        bool, typer.Option("--measured", help="Show what was measured instead, and the largest gap to transformers.")
+    ] = False,
 ) -> None:
     """List the installed families: module, distribution, version, model types, validated vLLM versions, status."""
     found = rows()
@@ -88,6 +95,9 @@ def families(
         return
     if not found:
         typer.echo("No family is installed. Try `pip install nnterp-vllm[llama]`.")
+        return
+    if gaps:
+        typer.echo(table(Measured.HEADS, [one.cells() for row in found for one in row.measured]))
         return
     heads = ("family", "distribution", "version", "model types", "vLLM", "status")
     lines = [

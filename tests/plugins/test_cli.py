@@ -41,6 +41,7 @@ def test_families_shows_every_status_as_json(crowd: Site) -> None:
         "validated": ">=0.26,<0.33",
         "status": "ok",
         "cause": "",
+        "measured": [],
     }
     statuses = {name: rows[name]["status"] for name in ("toy-bad", "toy-old", "toy-one", "toy-two", "toy-out")}
     assert statuses == {
@@ -53,6 +54,18 @@ def test_families_shows_every_status_as_json(crowd: Site) -> None:
     assert "No module named 'nothing_like_it'" in rows["toy-bad"]["cause"]
     assert rows["toy-one"]["cause"] == "both is claimed by toy-one, toy-two"
     assert rows["nnterp-vllm-qwen2"]["status"] == "ok"
+    assert "float32" in {one["dtype"] for one in rows["nnterp-vllm-qwen2"]["measured"]}
+
+
+def test_the_record_comes_with_the_library_and_every_wide_gap_has_its_reason(crowd: Site) -> None:
+    shown = crowd.cli("families", "--measured").stdout.splitlines()
+    assert shown[0].split()[:3] == ["model", "type", "variant"]
+    assert any(line.startswith("qwen2 ") and "NVIDIA H200" in line for line in shown)
+    lines = [one for row in json.loads(crowd.cli("families", "--json").stdout) for one in row["measured"]]
+    assert len(lines) == len(shown) - 1
+    assert {
+        (one["model_type"], one["variant"], one["engine"]) for one in lines if one["gap"] > 1.5e-5 and not one["note"]
+    } == set()
 
 
 def test_the_table_has_no_colour_and_shows_causes_only_when_asked(crowd: Site) -> None:
