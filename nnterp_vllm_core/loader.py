@@ -57,7 +57,7 @@ def find(model_type: str) -> Plugin:
         DuplicateFamily: Two distributions claim it.
         BrokenPlugin: It wants another core, cannot be imported, misspells a hook, or does not declare what it advertises.
     """
-    claims = [entry for entry in advertised() if entry.name == model_type]
+    claims = advertised(name=model_type)
     owners = list({(entry.distribution, entry.module): entry for entry in claims if not entry.left_out}.values())
     if not owners:
         raise UnsupportedFamily(_nobody(model_type, claims))

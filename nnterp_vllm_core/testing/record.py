@@ -32,7 +32,7 @@ def record(subject: Any, ours: Mapping[str, torch.Tensor], reference: Mapping[st
         gaps[name] = max(gaps.get(name, 0.0), gap(ours[key], reference[key]))
     line = {
         "model_type": subject.suite.model_type,
-        "variant": subject.case.variant,
+        "variant": " ".join(part for part in (_name(subject), subject.case.variant) if part),
         "family": subject.model.family.__name__,
         "engine": subject.engine,
         "block": f"{_block(subject)}",
@@ -45,6 +45,13 @@ def record(subject: Any, ours: Mapping[str, torch.Tensor], reference: Mapping[st
     }
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def _name(subject: Any) -> str:
+    """The class's name where it is not that of the model: one model may have several classes, each its own checkpoint."""
+    name = str(subject.suite.__name__.removeprefix("Test"))
+    plain = "".join(part for part in subject.suite.model_type if part.isalnum())
+    return "" if name.lower() == plain.lower() else name
 
 
 def _note(subject: Any) -> str:
