@@ -13,7 +13,7 @@ from support import scripts
 
 from nnterp_vllm_core import NnterpVLLMError
 from nnterp_vllm_core.worker import shared_memory
-from nnterp_vllm_core.worker.saves import PackedSaves
+from nnterp_vllm_core.worker.saves import Consignment, PackedSaves
 
 
 class Pair(NamedTuple):
@@ -140,6 +140,49 @@ def sent(saves: dict[str, Any], usable: bool = True) -> bytes:
 
 def files() -> set[str]:
     return {path.name for path in shared_memory.FOLDER.glob("nnterp-vllm-*")}
+
+
+def together(many: list[dict[str, Any]]) -> bytes:
+    """What a collection of these requests sends, packed as one."""
+    with Consignment() as consignment:
+        saves = [PackedSaves(one) for one in many]
+        for one in saves:
+            consignment.add(one)
+        return pickle.dumps(saves, pickle.HIGHEST_PROTOCOL)
+
+
+@pytest.mark.parametrize("usable", [False, True], ids=["in the message", "in shared memory"])
+def test_requests_that_end_together_arrive_as_they_were(usable: bool) -> None:
+    before = files()
+    many = [CASES, {}, LARGE, {"nothing": torch.empty(0)}, {"one": BASE}, LARGE, {"other": [torch.ones(2)], "text": "a"}]
+    with shared_memory.Outbox(usable) as outbox:
+        message = outbox.sealed(together(many))
+    found = pickle.loads(message)
+    assert len(found) == len(many)
+    for ours, theirs in zip(found, many, strict=True):
+        assert_same(ours, theirs)
+    assert files() == before
+
+
+def test_small_saves_of_many_requests_are_one_buffer() -> None:
+    """Sixty-four requests of four kilobytes: too small for the shared memory one by one, and large together."""
+    many = [{"streams": [torch.randn(1, 32) + row for _ in range(32)]} for row in range(64)]
+    before = files()
+    with shared_memory.Outbox(shared_memory.common_memory() is not None) as outbox:
+        message = outbox.sealed(together(many))
+    assert len(message) < (64 * 32 * 32 * 4 if shared_memory.common_memory() is None else 32_000)
+    assert [one["streams"][31][0, 0].item() for one in pickle.loads(message)] == [
+        one["streams"][31][0, 0].item() for one in many
+    ]
+    assert files() == before
+
+
+def test_saves_that_nobody_pickled_are_let_go() -> None:
+    saves = PackedSaves({"value": torch.ones(2)})
+    with Consignment() as consignment:
+        consignment.add(saves)
+    assert saves.consignment is None
+    assert_same(pickle.loads(pickle.dumps(saves, pickle.HIGHEST_PROTOCOL)), {"value": torch.ones(2)})
 
 
 @in_shared_memory

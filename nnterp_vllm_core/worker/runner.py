@@ -21,6 +21,7 @@ from .fragments import StandardFragments
 from .handoffs import Handoffs
 from .interleaver import StandardInterleaver
 from .requests import StandardRequests
+from .saves import Consignment
 from .shared_memory import Outbox, common_memory
 
 
@@ -56,7 +57,7 @@ def standard_runner(base: type) -> type:
 
         def collect_nnsight(self, *args: Any, **kwargs: Any) -> bytes | None:
             theirs = self.vllm_config.additional_config[KEY]["memory"]
-            with Outbox(usable=theirs is not None and theirs == common_memory()) as outbox:
+            with Outbox(usable=theirs is not None and theirs == common_memory()) as outbox, Consignment():
                 message: bytes | None = super().collect_nnsight(*args, **kwargs)
                 return None if message is None else outbox.sealed(message)
 

@@ -1,8 +1,9 @@
-"""How a request's saved values travel home: every tensor of one dtype and device in one buffer.
+"""How saved values travel home: every tensor of one dtype and device in one buffer, for all requests that end together.
 
 Pickled one by one, thousands of small tensors cost more than the forward that made them, and on a GPU each is a copy of
-its own to the host. Packed, a request costs one concatenation and one copy. What arrives are ordinary tensors with memory
-of their own; the bytes are read by plain ``pickle.loads``. Large buffers travel beside the message (`shared_memory`).
+its own to the host. Packed, all requests of a collection cost one concatenation and one copy. What arrives are ordinary
+tensors with memory of their own; the bytes are read by plain ``pickle.loads``. Large buffers travel beside the message
+(`shared_memory`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import threading
 from typing import Any
 
 import torch
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request
 
 from . import shared_memory
+
+_local = threading.local()
 
 _Group = tuple[torch.dtype, torch.device]
 #: The number of a group, the shape of a tensor there, and of how many tensors it is a list, or ``None`` for a tensor.
@@ -33,20 +37,54 @@ class StandardRequest(Request):
 
     def saves(self) -> dict[str, Any]:
         """The block's names that were saved, with their values."""
-        return PackedSaves(super().saves())
+        saves = PackedSaves(super().saves())
+        together: Consignment | None = getattr(_local, "consignment", None)
+        if together is not None:
+            together.add(saves)
+        return saves
 
 
 class PackedSaves(dict[str, Any]):
     """A request's saves; an ordinary dict here and where it arrives."""
 
+    consignment: Consignment | None = None
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        index = io.BytesIO()
-        pickler = _Pickler(index)
-        pickler.dump(dict(self))
-        buffers = [
-            (group[0], str(group[1]), _bytes(tensors, pickler.tails[group])) for group, tensors in pickler.groups.items()
-        ]
-        return unpack, (index.getvalue(), pickler.places, buffers)
+        together = self.consignment
+        if together is None:
+            together = Consignment()
+            together.add(self)
+        return unpack, together.packed(self)
+
+
+class Consignment:
+    """The saves of the requests of one collection. The first that is pickled packs them all."""
+
+    def __init__(self) -> None:
+        self._saves: list[PackedSaves] = []
+        self._packed: dict[int, tuple[bytes, list[_Place], list[tuple[torch.dtype, str, _Buffer]]]] = {}
+
+    def __enter__(self) -> Consignment:
+        _local.consignment = self
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        del _local.consignment
+        for saves in self._saves:  # nobody pickles them here: another rank reports
+            saves.consignment = None
+        self._saves.clear()
+
+    def add(self, saves: PackedSaves) -> None:
+        """Take a request's saves along."""
+        saves.consignment = self
+        self._saves.append(saves)
+
+    def packed(self, saves: PackedSaves) -> tuple[bytes, list[_Place], list[tuple[torch.dtype, str, _Buffer]]]:
+        """What `unpack` takes for one request: a pickle of all but the tensors, their places, and the buffers."""
+        if id(saves) not in self._packed:
+            waiting, self._saves = self._saves, []
+            self._packed.update(_packed(waiting))
+        return self._packed[id(saves)]
 
 
 class _Pickler(pickle.Pickler):
@@ -112,14 +150,39 @@ class _Unpickler(pickle.Unpickler):
         return self._things[number]
 
 
+def _packed(many: list[PackedSaves]) -> dict[int, Any]:
+    """`Consignment.packed` of each, by the id of its saves."""
+    picklers, indices = [], []
+    for saves in many:
+        index = io.BytesIO()
+        picklers.append(_Pickler(index))
+        picklers[-1].dump(dict(saves))
+        indices.append(index.getvalue())
+    buffers: list[dict[_Group, Any]] = [{} for _ in many]
+    for group in dict.fromkeys(group for pickler in picklers for group in pickler.groups):
+        members = [(number, pickler) for number, pickler in enumerate(picklers) if group in pickler.groups]
+        tails = set().union(*(pickler.tails[group] for _, pickler in members))
+        raw: Any = _bytes([tensor for _, pickler in members for tensor in pickler.groups[group]], tails)
+        start, begun = shared_memory.put(raw.data), 0
+        for number, pickler in members:
+            size = sum(tensor.nbytes for tensor in pickler.groups[group])
+            mine: Any = pickle.PickleBuffer(raw[begun : begun + size])  # bytes are pickled from where they are
+            if start is not None:
+                mine = (start + begun, size) if size else bytearray()
+            buffers[number][group] = (group[0], str(group[1]), mine)
+            begun += size
+    return {
+        id(saves): (index, pickler.places, [mine[group] for group in pickler.groups])  # as the places number them
+        for saves, index, pickler, mine in zip(many, indices, picklers, buffers, strict=True)
+    }
+
+
 def _bytes(tensors: list[torch.Tensor], tails: set[tuple[int, ...] | None]) -> Any:
-    """The tensors' memory, one after another, as a `_Buffer`; bytes are pickled from where they are."""
+    """The tensors' memory, one after another, in the host's: numpy's bytes."""
     # Tensors that differ in their first axis alone are, one after another, what they are flattened; most saves are such.
     alike = len(tails) == 1 and None not in tails
     parts = tensors if alike else [tensor.reshape(-1) for tensor in tensors]
-    raw: Any = torch.cat(parts).reshape(-1).cpu().view(torch.uint8).numpy()
-    start = shared_memory.put(raw.data)
-    return pickle.PickleBuffer(raw) if start is None else (start, raw.nbytes)
+    return torch.cat(parts).reshape(-1).cpu().view(torch.uint8).numpy()
 
 
 def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, str, _Buffer]]) -> dict[str, Any]:
