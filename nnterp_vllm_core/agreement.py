@@ -147,8 +147,8 @@ def _serve_reference(checkpoint: str, layer: str, prompt: str, out: str, how: st
 
     independent = how == "independent"
     dtype = torch.float32 if independent else getattr(torch, how)
-    # Plain hooks run on the CPU, and beside them this engine does too.
-    place: dict[str, Any] = {"device_map": "cuda"} if torch.cuda.is_available() and not independent else {}
+    # Plain hooks run on the CPU, and beside them this engine does too; left to itself it would take a device.
+    place: dict[str, Any] = {"device_map": "cpu" if independent else "cuda"} if torch.cuda.is_available() else {}
     model = StandardizedTransformer(checkpoint, dispatch=True, dtype=dtype, **place)
     index = _middle(model, None if layer == "None" else int(layer))
     with torch.no_grad():
