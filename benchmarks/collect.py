@@ -33,7 +33,7 @@ def load(shape: str, tokens: int, folder: Path) -> Any:
     from nnterp_vllm_core import StandardizedVLLM
 
     path = shapes.write(shapes.SHAPES[shape], folder)
-    options = {**timing.options(torch.cuda.is_available(), [256]), "max_model_len": max(128, 2 * tokens)}
+    options = timing.options(torch.cuda.is_available(), [256], shape, max(128, 2 * tokens))
     return StandardizedVLLM(str(path), dispatch=True, **options)
 
 

@@ -22,15 +22,13 @@ import timing
 
 #: Tokens of a prompt; ``--tokens`` changes it.
 LENGTH = [8]
-#: GiB of the engine's cache on CUDA; the widest shape needs more.
-CACHE = [2]
 
 
 def ours(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     """`StandardizedVLLM`."""
     from nnterp_vllm_core import StandardizedVLLM
 
-    model = StandardizedVLLM(folder, dispatch=True, **timing.options(cuda, counts, CACHE[0]))
+    model = StandardizedVLLM(folder, dispatch=True, **timing.options(cuda, counts, Path(folder).name))
     rows = []
     for count in counts:
         prompts = shapes.prompts(count, LENGTH[0])
@@ -46,7 +44,7 @@ def native(folder: str, counts: list[int], cuda: bool) -> list[dict[str, Any]]:
     """nnsight's own ``VLLM`` on its native locations; it runs on CUDA alone."""
     from nnsight.modeling.vllm import VLLM
 
-    model = VLLM(folder, dispatch=True, **timing.options(cuda, counts, CACHE[0]))
+    model = VLLM(folder, dispatch=True, **timing.options(cuda, counts, Path(folder).name))
     rows = []
     for count in counts:
         prompts = shapes.prompts(count, LENGTH[0])
@@ -101,7 +99,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8)
     args = parser.parse_args()
     LENGTH[0] = args.tokens
-    CACHE[0] = 6 if shapes.SHAPES[args.shape].hidden >= 4096 else 2
     import torch
 
     cuda = torch.cuda.is_available()

@@ -29,7 +29,7 @@ def measure(products: str, shape: str) -> dict[str, float]:
     from nnterp_vllm_core import StandardizedVLLM
 
     folder = shapes.write(shapes.SHAPES[shape], Path(".cache/shapes"))
-    options = {**timing.options(True, [PROMPTS]), "dtype": "float32", "max_model_len": 512}
+    options = timing.options(True, [PROMPTS], shape, 512, "float32")
     model = StandardizedVLLM(str(folder), dispatch=True, float32_products=products, **options)
     seconds = {}
     for name, (length, tokens) in WORK.items():

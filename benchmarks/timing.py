@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import shapes
+
 RUNS = 5
 
 
@@ -38,12 +40,15 @@ def ratio(plain: Callable[[], Any], work: Callable[[], Any], runs: int = RUNS) -
     }
 
 
-def options(cuda: bool, requests: list[int], cache_gib: int = 2) -> dict[str, Any]:
-    """Engine options, the same for every engine that is compared. On CUDA the cache has a fixed size, for any card."""
-    found: dict[str, Any] = {"load_format": "dummy", "max_model_len": 256, "max_num_seqs": max([16, *requests])}
+def options(cuda: bool, requests: list[int], shape: str, length: int = 256, dtype: str | None = None) -> dict[str, Any]:
+    """Engine options, the same for every engine that is compared. On CUDA the cache is as large as the requests need."""
+    sequences = max([16, *requests])
+    dtype = dtype or ("bfloat16" if cuda else "float32")
+    found = {"load_format": "dummy", "max_model_len": length, "max_num_seqs": sequences, "dtype": dtype}
     if not cuda:
-        return {**found, "dtype": "float32"}
-    return {**found, "dtype": "bfloat16", "gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": cache_gib << 30}
+        return found
+    size = shapes.SHAPES[shape].cache_bytes(sequences, length) * (2 if dtype == "float32" else 1)
+    return {**found, "gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": size}
 
 
 def generate(engine: Any, prompts: list[list[int]], tokens: int = 1, **extra: Any) -> Any:

@@ -31,7 +31,7 @@ def seconds(kind: str, shape: str) -> None:
     import torch
 
     folder = str(shapes.write(shapes.SHAPES[shape], Path(".cache/shapes")))
-    options = timing.options(torch.cuda.is_available(), list(REQUESTS))
+    options = timing.options(torch.cuda.is_available(), list(REQUESTS), shape)
     if kind == "bare":
         from vllm import LLM
 

@@ -43,7 +43,12 @@ class Line:
 
 
 def agreement(
-    checkpoint: str, layer: int | None = None, prompt: str = PROMPT, engine: str = "vllm", dtype: str = "float32"
+    checkpoint: str,
+    layer: int | None = None,
+    prompt: str = PROMPT,
+    engine: str = "vllm",
+    dtype: str = "float32",
+    float32_products: str = "ieee",
 ) -> list[Line]:
     """Compare the values of one block, and the logits, with those of transformers in float32.
 
@@ -55,6 +60,7 @@ def agreement(
         prompt: What both run.
         engine: One of `ENGINES`.
         dtype: What the engine computes in, one of `DTYPES`.
+        float32_products: As for `StandardizedVLLM`, on CUDA in float32.
 
     Raises:
         NnterpVLLMError: transformers could not compute the reference, or the shapes differ. The checkpoint's own errors
@@ -74,6 +80,7 @@ def agreement(
     from .model import StandardizedVLLM
 
     options: dict[str, Any] = {"model_impl": "transformers"} if engine == "backend" else {}
+    options["float32_products"] = float32_products
     model = StandardizedVLLM(checkpoint, dtype=dtype, max_model_len=256, **options)
     index = _middle(model, layer)
     reference = _reference(checkpoint, index, prompt)["ours"]

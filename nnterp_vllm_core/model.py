@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -207,6 +208,13 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
         # The class travels with the block, so that the worker rebuilds it as one that serves standard values.
         for mediator in self.interleaver.mediators:
             mediator.__class__ = StandardMediator
+        if in_processes() and any(one.stop and one.max_tokens != 1 for one in params):
+            warnings.warn(
+                "stop= is found in the text by this process, when the engine in its own has gone on already, so a block may "
+                "see more steps than there are tokens. Keep as many as len(tracer.result.outputs[0].token_ids), or stop at "
+                "stop_token_ids=.",
+                stacklevel=2,
+            )
         attached: list[Any] = super()._attach_mediators(params, **kwargs)
         return attached
 

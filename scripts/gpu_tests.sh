@@ -31,7 +31,7 @@ tests suite.log -m 'not alone' "${parallel[@]}"
 tests alone.log -m alone
 if [ -d .cache/smollm2-135m ]; then
   agreement() { "$python" -m nnterp_vllm_core agreement .cache/smollm2-135m --layer 12 "$@" 2>>"$out/agreement.err"; }
-  { agreement && agreement --dtype bfloat16; } >"$out/agreement.log" || status=1
+  { agreement && agreement --float32-products tf32 && agreement --dtype bfloat16; } >"$out/agreement.log" || status=1
   cat "$out/agreement.log"
 fi
 exit $status

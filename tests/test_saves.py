@@ -12,6 +12,7 @@ import torch
 from support import scripts
 
 from nnterp_vllm_core import NnterpVLLMError
+from nnterp_vllm_core.worker import saves as saves_module
 from nnterp_vllm_core.worker import shared_memory
 from nnterp_vllm_core.worker.saves import Consignment, PackedSaves
 
@@ -164,17 +165,39 @@ def test_requests_that_end_together_arrive_as_they_were(usable: bool) -> None:
     assert files() == before
 
 
+@in_shared_memory
 def test_small_saves_of_many_requests_are_one_buffer() -> None:
     """Sixty-four requests of four kilobytes: too small for the shared memory one by one, and large together."""
     many = [{"streams": [torch.randn(1, 32) + row for _ in range(32)]} for row in range(64)]
     before = files()
-    with shared_memory.Outbox(shared_memory.common_memory() is not None) as outbox:
+    with shared_memory.Outbox(usable=True) as outbox:
         message = outbox.sealed(together(many))
-    assert len(message) < (64 * 32 * 32 * 4 if shared_memory.common_memory() is None else 32_000)
-    assert [one["streams"][31][0, 0].item() for one in pickle.loads(message)] == [
-        one["streams"][31][0, 0].item() for one in many
-    ]
+    assert len(message) < 32_000  # of 262,144 bytes
+    for ours, theirs in zip(pickle.loads(message), many, strict=True):
+        assert_same(ours, theirs)
     assert files() == before
+
+
+@pytest.mark.parametrize(
+    ("bound", "batches"),
+    [(1, [1] * 23), (5_000, [4, 1, 1, 5, 5, 5, 2]), (200_000, [4, 1, 1, 17])],
+    ids=["each alone", "a few", "all but large ones"],
+)
+def test_requests_are_packed_together_up_to_a_bound(bound: int, batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [{"row": torch.full((1, 300), float(number))} for number in range(20)]
+    many[3:3] = [LARGE, LARGE, LARGE]
+    joined: list[int] = []
+    packed = saves_module._packed
+
+    def counted(batch: list[Any]) -> Any:
+        joined.append(len(batch))
+        return packed(batch)
+
+    monkeypatch.setattr(saves_module, "_BATCH", bound)
+    monkeypatch.setattr(saves_module, "_packed", counted)
+    for ours, theirs in zip(pickle.loads(together(many)), many, strict=True):
+        assert_same(ours, theirs)
+    assert joined == batches
 
 
 def test_saves_that_nobody_pickled_are_let_go() -> None:

@@ -54,6 +54,17 @@ def test_an_all_layers_loop_ships_the_same_each_time(answers: dict[str, Any]) ->
     assert first < 1000
 
 
+def test_a_generation_that_stops_at_a_string_has_the_rows_of_its_tokens(answers: dict[str, Any]) -> None:
+    stopped = answers["stopped"]
+    assert 1 < stopped["tokens"] < 12
+    assert stopped["rows"] == stopped["tokens"] - 1
+    assert stopped["same rows"]
+    assert stopped["same mean"]
+    (told,) = stopped["warnings"]
+    assert "a block may see more steps than there are tokens" in told
+    assert "stop_token_ids=" in told
+
+
 @pytest.mark.skipif(common_memory() is None, reason="this host has no /dev/shm")
 def test_large_saves_come_through_shared_memory_and_leave_nothing_there(answers: dict[str, Any]) -> None:
     large = answers["large"]

@@ -13,21 +13,13 @@ from support.engines import OPTIONS, Engines, stop
 from support.page import blocks
 from support.scripts import run
 
+from nnterp_vllm_core.protocol import VALUES
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "specification.md"
 REPO = "HuggingFaceTB/SmolLM2-135M-Instruct"
-COMPARED = (
-    "layer_input",
-    "attention_queries",
-    "attention_keys",
-    "attention_values",
-    "attention_probabilities",
-    "attention_head_outputs",
-    "attention_output",
-    "mlp_output",
-    "layer_output",
-    "logits",
-)
+#: What the command compares: a block's values, less the scores, and the logits.
+COMPARED = [name for name, value in VALUES.items() if value.host != "model" and name != "attention_scores"] + ["logits"]
 #: What the page leaves to the user: a small engine in this process.
 ENGINE = ", ".join(f"{name}={value!r}" for name, value in OPTIONS.items() if name != "dtype")
 
@@ -105,7 +97,7 @@ def test_the_front_pages_example_runs(name: str, engines: Engines) -> None:
 def test_the_agreement_command_prints_a_table_within_float32(checkpoints: dict[str, Path]) -> None:
     done = run("-m", "nnterp_vllm_core", "agreement", checkpoints["smollm2"], "--layer", "12")
     table = {row[0]: float(row[-1]) for row in map(str.split, done.stdout.splitlines()) if row and row[0] in COMPARED}
-    assert list(table) == list(COMPARED)
+    assert list(table) == COMPARED
     assert max(table.values()) <= 1e-5
 
 
@@ -113,18 +105,22 @@ def test_the_agreement_command_prints_a_table_within_float32(checkpoints: dict[s
 def test_in_bfloat16_the_command_shows_what_transformers_itself_loses(checkpoints: dict[str, Path]) -> None:
     done = run("-m", "nnterp_vllm_core", "agreement", checkpoints["qwen2"], "--dtype", "bfloat16")
     rows = [row for row in map(str.split, done.stdout.splitlines()) if row and row[0] in COMPARED]
-    assert [row[0] for row in rows] == list(COMPARED)
+    assert [row[0] for row in rows] == COMPARED
     for name, *_, ours, own in rows:
         # One rounding to bfloat16 is off by 2^-9 of a number; neither side may be exact nor lose the first digits.
         assert 1e-4 < float(ours) < 0.1, name
         assert 1e-4 < float(own) < 0.1, name
 
 
-def test_the_agreement_command_refuses_a_dtype_that_it_does_not_know(checkpoints: dict[str, Path]) -> None:
-    for options in (("--dtype", "int8"), ("--dtype", "bfloat16", "--engine", "transformers")):
+def test_the_agreement_command_refuses_a_precision_that_it_does_not_know(checkpoints: dict[str, Path]) -> None:
+    for options in (
+        ("--dtype", "int8"),
+        ("--dtype", "bfloat16", "--engine", "transformers"),
+        ("--float32-products", "fp8"),
+    ):
         done = run("-m", "nnterp_vllm_core", "agreement", checkpoints["qwen2"], *options, check=False)
         assert done.returncode == 2
-        assert "--dtype" in done.stderr
+        assert options[0] in done.stderr
 
 
 def test_the_agreement_command_names_a_checkpoint_that_is_not_there() -> None:

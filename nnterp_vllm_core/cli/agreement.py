@@ -18,6 +18,9 @@ def agreement(
         str, typer.Option(help="vllm; backend, vLLM's Transformers backend; or transformers, against plain hooks.")
     ] = "vllm",
     dtype: Annotated[str, typer.Option(help="What the engine computes in: float32, bfloat16 or float16.")] = "float32",
+    float32_products: Annotated[
+        str, typer.Option(help="On CUDA in float32, the precision of attention's products: ieee or tf32.")
+    ] = "ieee",
 ) -> None:
     """Compare every value of a block, and the logits, with transformers in float32. Starts an engine.
 
@@ -26,6 +29,7 @@ def agreement(
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from ..agreement import DTYPES, ENGINES, PROMPT
     from ..agreement import agreement as measure
+    from ..worker.float32 import PRECISIONS
 
     if engine not in ENGINES:
         raise typer.BadParameter(f"{engine!r} is none of {', '.join(ENGINES)}.", param_hint="--engine")
@@ -33,7 +37,11 @@ def agreement(
         raise typer.BadParameter(f"{dtype!r} is none of {', '.join(DTYPES)}.", param_hint="--dtype")
     if engine == "transformers" and dtype != "float32":
         raise typer.BadParameter("plain hooks are compared in float32.", param_hint="--dtype")
-    lines = measure(checkpoint, layer, PROMPT if prompt is None else prompt, engine, dtype)
+    if float32_products not in PRECISIONS:
+        raise typer.BadParameter(
+            f"{float32_products!r} is none of {', '.join(PRECISIONS)}.", param_hint="--float32-products"
+        )
+    lines = measure(checkpoint, layer, PROMPT if prompt is None else prompt, engine, dtype, float32_products)
     heads = ["value", "shape", "gap to transformers"] + [f"transformers in {dtype}"] * (dtype != "float32")
     rows = [
         [line.value, str(line.shape), *(f"{gap:.1e}" for gap in (line.gap, line.own) if gap is not None)] for line in lines

@@ -63,6 +63,7 @@ class Flight:
         self._sent: dict[str, Prompt] = {}
         self._waiting: deque[Entry] = deque()
         self._entries: dict[int, Entry] = {}
+        self._fed_back: dict[int, int] = {}
 
     def __enter__(self) -> Flight:
         self._rpc("open", self._payload)
@@ -93,7 +94,9 @@ class Flight:
             if self._sent:
                 for output in self._engine.step():
                     if output.finished and output.request_id in self._sent:
-                        finished.append(self._sent.pop(output.request_id))
+                        prompt = self._sent.pop(output.request_id)
+                        finished.append(prompt)
+                        self._fed_back[prompt.number] = len(output.outputs[0].token_ids) - 1
             due = sum(self._bytes(prompt) for prompt in finished) if finished else 0
             if finished and (not self._sent or len(finished) >= TAKE_PROMPTS or due >= self._due):
                 self._take(finished, reduced)
@@ -143,9 +146,14 @@ class Flight:
             )
 
     def _take(self, finished: list[Prompt], reduced: bool) -> None:
-        """Bring the rows of finished requests home."""
+        """Bring the rows of finished requests home.
+
+        The engine may have computed a step or two more of a generation than it has tokens: it schedules ahead, or a stop
+        string was found here after it had gone on. Rows beyond the tokens that were fed back are none of the generation's.
+        """
         numbers = [prompt.number for prompt in finished]
-        header, *buffers = next(found for found in self._rpc("take", numbers) if found is not None)
+        fed_back = [self._fed_back.pop(number) for number in numbers]
+        header, *buffers = next(found for found in self._rpc("take", numbers, fed_back) if found is not None)
         told = json.loads(header)
         if told["error"]:
             raise CollectionError(f"The worker could not collect: {told['error']}")
@@ -155,6 +163,9 @@ class Flight:
         for described, raw in zip(told["values"], buffers, strict=True):
             self._spread(told, described, raw)
         if self._generates:
+            for number, count in zip(numbers, () if reduced else fed_back, strict=not reduced):
+                entry = self._entries[number]
+                entry.rows = {path: rows[:count] for path, rows in (entry.rows or {}).items()}
             self._fill(numbers)
         for number in numbers:
             entry = self._entries.pop(number)

@@ -8,7 +8,7 @@ together. They wait here until the driver takes them, many requests in one buffe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -42,23 +42,15 @@ class Gathering:
             if mark is not None and mark[0] in self.jobs and data.req_id not in self.tickets:
                 self.tickets[data.req_id] = Ticket(self.jobs[mark[0]], mark[1], mark[2])
 
-    def begin(
-        self, spans: list[tuple[str, int]], states: dict[str, Any], over: Container[str] = ()
-    ) -> dict[str, Callable[..., None]]:
-        """What this step has to gather, by location: functions of the value there and the interleaver.
-
-        Args:
-            spans: Each scheduled request and how many tokens of it this step computes.
-            states: The runner's own state of each request.
-            over: Requests that have ended before this step.
-        """
+    def begin(self, spans: list[tuple[str, int]], states: dict[str, Any]) -> dict[str, Callable[..., None]]:
+        """What this step has to gather, by location: functions of the value there and the interleaver."""
         if not self.tickets:
             return {}
         steps: dict[Job, Step] = {}
         start = 0
         for row, (request_id, tokens) in enumerate(spans):
             ticket, state = self.tickets.get(request_id), states.get(request_id)
-            if ticket is not None and state is not None and request_id not in over:
+            if ticket is not None and state is not None:
                 positions = ticket.positions(state.num_computed_tokens, tokens, state.num_prompt_tokens)
                 if positions is not None:
                     step = steps.get(ticket.job)
@@ -101,12 +93,13 @@ class Gathering:
         job = self.jobs.pop(name, None)
         self.tickets = {request: ticket for request, ticket in self.tickets.items() if ticket.job is not job}
 
-    def take(self, name: str, finished: list[int]) -> list[bytes] | None:
+    def take(self, name: str, finished: list[int], fed_back: list[int]) -> list[bytes] | None:
         """The rows gathered so far, packed: a JSON header and one buffer for each value. ``None`` on the other ranks.
 
         Args:
             name: The job.
             finished: Prompts whose requests are over since the last call.
+            fed_back: How many of the tokens that each of them generated were fed back; what came later is not reduced.
         """
         job = self.jobs[name]
         over = set(finished)
@@ -126,7 +119,7 @@ class Gathering:
                 value = step.values[path]
                 column.extend(value if isinstance(value, list) else (value,))
         if reduced and job.mode == GENERATED:
-            numbers, counts, columns = self._reduced(job, finished)
+            numbers, counts, columns = self._reduced(job, dict(zip(finished, fed_back, strict=True)))
         header: dict[str, Any] = {"error": job.error, "prompts": numbers, "counts": counts, "values": []}
         buffers = []
         for path, column in columns.items():
@@ -144,15 +137,17 @@ class Gathering:
             buffers.append(flat.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return [json.dumps(header).encode(), *buffers]
 
-    def _reduced(self, job: Job, finished: list[int]) -> tuple[list[int], list[int], dict[str, list[torch.Tensor]]]:
+    def _reduced(self, job: Job, fed_back: dict[int, int]) -> tuple[list[int], list[int], dict[str, list[torch.Tensor]]]:
         """The reductions over the generated positions of the requests that are over."""
         assert job.reduce is not None
-        numbers = [number for number in finished if number in job.held]
+        held = {number: job.held.pop(number) for number in fed_back if number in job.held}
+        numbers = [number for number in held if fed_back[number] > 0]
         columns: dict[str, list[torch.Tensor]] = {path: [] for path in job.views}
         for number in numbers:
-            for path, pieces in job.held.pop(number).items():
+            for path, pieces in held[number].items():
                 try:
-                    columns[path].append(to_host(job.reduce(torch.cat(pieces)).unsqueeze(0), job.dtype))
+                    rows = torch.cat(pieces)[: fed_back[number]]
+                    columns[path].append(to_host(job.reduce(rows).unsqueeze(0), job.dtype))
                 except Exception as error:  # noqa: BLE001  # a user's function fails as it likes
                     job.fail(f"{type(error).__name__}: {error}")
         if torch.cuda.is_available():
@@ -176,7 +171,7 @@ class GathersRows:
     model_runner: Any
 
     def nnterp_vllm_collect(self, verb: str, *arguments: Any) -> Any:
-        """``open(name, payload)``, ``take(name, finished)`` or ``close(name)`` a job."""
+        """``open(name, payload)``, ``take(name, finished, fed_back)`` or ``close(name)`` a job."""
         from vllm.distributed.parallel_state import get_tp_group
 
         gathering: Gathering = self.model_runner.nnsight_requests.gathering

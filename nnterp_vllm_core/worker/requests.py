@@ -26,14 +26,14 @@ def ended(batch: Any, states: dict[str, Any], wanted: Iterable[str]) -> set[str]
     """Which of these requests have drawn their last token, though the engine computes one step more of them.
 
     With asynchronous scheduling, its default on CUDA, vLLM issues a step before it knows what the one before has drawn. A
-    request that stops there is computed once more and the token is dropped. That step is no step of the request: its block
-    must not see it and a collection must not keep it. Reading the tokens waits for the device, so it is done for requests
-    that can stop at a token alone.
+    request that stops there is computed once more and the token is dropped. That step is no step of the request and its
+    block must not see it. Reading the tokens waits for the device, so it is done for requests that can stop at a token
+    alone.
 
     Args:
         batch: The runner's ``input_batch``, before the step.
         states: The runner's own state of each request.
-        wanted: The requests that somebody watches.
+        wanted: The requests whose blocks have begun.
     """
     drawn = getattr(batch, "prev_sampled_token_ids", None)
     rows = getattr(batch, "prev_req_id_to_index", None)
@@ -74,9 +74,9 @@ class StandardRequests(Requests):
         self.over: set[str] = set()
 
     def begin(self, batch: Any, states: dict[str, Any]) -> None:
-        """Note, before a step, which of the watched requests have ended."""
+        """Note, before a step, which requests with blocks have ended. The driver tells a collection (`Gathering.take`)."""
         started = [key for key, one in self.requests.items() if any(block.worker is not None for block in one.workers())]
-        self.over = ended(batch, states, [*started, *self.gathering.tickets])
+        self.over = ended(batch, states, started)
 
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
         """Take the blocks off new requests; see nnsight's ``Requests.add``."""
@@ -99,7 +99,7 @@ class StandardRequests(Requests):
         """Refuse split prompts; see nnsight. It is the step's last call that knows the runner's states."""
         super().refuse_chunked(spans, states)
         self.place(spans, states)
-        self.gathers = self.gathering.begin(spans, states, self.over)
+        self.gathers = self.gathering.begin(spans, states)
 
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
         """Point every block at its own rows of this step; see nnsight's ``Requests.scope``."""

@@ -12,6 +12,7 @@ import io
 import math
 import pickle
 import threading
+from collections import deque
 from typing import Any
 
 import torch
@@ -26,8 +27,12 @@ _Group = tuple[torch.dtype, torch.device]
 _Place = tuple[int, tuple[int, ...], int | None]
 #: A place's number, and an index where one tensor of a list is meant.
 _Number = int | tuple[int, int]
+#: Requests are packed together up to about so many bytes, since what is packed exists twice for a while.
+_BATCH = 64 << 20
 #: A buffer: its bytes, or where they begin in the shared memory and how many they are.
 _Buffer = bytearray | tuple[int, int]
+#: A pickle of all but the tensors, their places, and the buffers.
+_Content = tuple[bytes, list[_Place], list[tuple[torch.dtype, str, _Buffer]]]
 
 
 class StandardRequest(Request):
@@ -58,11 +63,11 @@ class PackedSaves(dict[str, Any]):
 
 
 class Consignment:
-    """The saves of the requests of one collection. The first that is pickled packs them all."""
+    """The saves of the requests of one collection, packed many at a time when they are pickled."""
 
     def __init__(self) -> None:
-        self._saves: list[PackedSaves] = []
-        self._packed: dict[int, tuple[bytes, list[_Place], list[tuple[torch.dtype, str, _Buffer]]]] = {}
+        self._saves: deque[PackedSaves] = deque()
+        self._packed: dict[int, tuple[_Picked, _Content]] = {}
 
     def __enter__(self) -> Consignment:
         _local.consignment = self
@@ -79,12 +84,17 @@ class Consignment:
         saves.consignment = self
         self._saves.append(saves)
 
-    def packed(self, saves: PackedSaves) -> tuple[bytes, list[_Place], list[tuple[torch.dtype, str, _Buffer]]]:
-        """What `unpack` takes for one request: a pickle of all but the tensors, their places, and the buffers."""
-        if id(saves) not in self._packed:
-            waiting, self._saves = self._saves, []
-            self._packed.update(_packed(waiting))
-        return self._packed[id(saves)]
+    def packed(self, saves: PackedSaves) -> _Content:
+        """What `unpack` takes for one request."""
+        while id(saves) not in self._packed:
+            batch, size = [], 0
+            while self._saves and size < _BATCH:
+                batch.append(_Picked(self._saves.popleft()))
+                size += batch[-1].nbytes
+            batch = batch or [_Picked(saves)]  # pickled a second time
+            for picked, content in zip(batch, _packed(batch), strict=True):
+                self._packed[id(picked.saves)] = (picked, content)
+        return self._packed.pop(id(saves))[1]
 
 
 class _Pickler(pickle.Pickler):
@@ -138,6 +148,19 @@ def _plain(thing: torch.Tensor) -> bool:
     return thing.layout is torch.strided and not thing.requires_grad and not thing.is_quantized
 
 
+class _Picked:
+    """A request's saves, pickled but for the tensors."""
+
+    def __init__(self, saves: PackedSaves) -> None:
+        self.saves = saves
+        stream = io.BytesIO()
+        self.tensors = _Pickler(stream)
+        self.tensors.dump(dict(saves))
+        self.index = stream.getvalue()
+        self.sizes = {group: sum(one.nbytes for one in tensors) for group, tensors in self.tensors.groups.items()}
+        self.nbytes = sum(self.sizes.values())
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, things: list[Any]) -> None:
         super().__init__(file)
@@ -150,31 +173,26 @@ class _Unpickler(pickle.Unpickler):
         return self._things[number]
 
 
-def _packed(many: list[PackedSaves]) -> dict[int, Any]:
-    """`Consignment.packed` of each, by the id of its saves."""
-    picklers, indices = [], []
-    for saves in many:
-        index = io.BytesIO()
-        picklers.append(_Pickler(index))
-        picklers[-1].dump(dict(saves))
-        indices.append(index.getvalue())
+def _packed(many: list[_Picked]) -> list[_Content]:
+    """`Consignment.packed` of each."""
     buffers: list[dict[_Group, Any]] = [{} for _ in many]
-    for group in dict.fromkeys(group for pickler in picklers for group in pickler.groups):
-        members = [(number, pickler) for number, pickler in enumerate(picklers) if group in pickler.groups]
-        tails = set().union(*(pickler.tails[group] for _, pickler in members))
-        raw: Any = _bytes([tensor for _, pickler in members for tensor in pickler.groups[group]], tails)
+    for group in dict.fromkeys(group for one in many for group in one.sizes):
+        members = [(number, one) for number, one in enumerate(many) if group in one.sizes]
+        tails = set().union(*(one.tensors.tails[group] for _, one in members))
+        raw: Any = _bytes([tensor for _, one in members for tensor in one.tensors.groups[group]], tails)
         start, begun = shared_memory.put(raw.data), 0
-        for number, pickler in members:
-            size = sum(tensor.nbytes for tensor in pickler.groups[group])
+        for number, one in members:
+            size = one.sizes[group]
             mine: Any = pickle.PickleBuffer(raw[begun : begun + size])  # bytes are pickled from where they are
             if start is not None:
                 mine = (start + begun, size) if size else bytearray()
             buffers[number][group] = (group[0], str(group[1]), mine)
             begun += size
-    return {
-        id(saves): (index, pickler.places, [mine[group] for group in pickler.groups])  # as the places number them
-        for saves, index, pickler, mine in zip(many, indices, picklers, buffers, strict=True)
-    }
+    # A request's places number its groups in their own order.
+    return [
+        (one.index, one.tensors.places, [mine[group] for group in one.sizes])
+        for one, mine in zip(many, buffers, strict=True)
+    ]
 
 
 def _bytes(tensors: list[torch.Tensor], tails: set[tuple[int, ...] | None]) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
 from nnterp_vllm_core.testing import SIZES, ConformanceSuite
 
 
 class TestNemotron(ConformanceSuite):
     model_type = "nemotron"
     config = {**SIZES, "head_dim": 32}
-    # The activation is a squared ReLU, and a square doubles what its argument rounds.
+    # Llama's own is 1.6e-6 (scripts/own_rounding.py nemotron llama).
     tolerances = dict.fromkeys(
-        ("attention_probabilities", "attention_head_outputs"),
-        (1.5e-5, "the squared activations carry rounding on: measured up to 1.2e-5 on an H200"),
+        ("attention_probabilities", "attention_head_outputs") if torch.cuda.is_available() else (),
+        (1.3e-5, "transformers' own float32 is up to 8.2e-6 from its float64 here; measured up to 1.24e-5 on an H200"),
     )
     no_backend = {"==0.26.*": "vLLM 0.26 gives Nemotron's blocks no attention there"}
     variants = {"biases": {"attention_bias": True, "mlp_bias": True}}

@@ -64,7 +64,7 @@ def test_the_record_comes_with_the_library_and_every_wide_gap_has_its_reason(cro
     lines = [one for row in json.loads(crowd.cli("families", "--json").stdout) for one in row["measured"]]
     assert len(lines) == len(shown) - 1
     assert {
-        (one["model_type"], one["variant"], one["engine"]) for one in lines if one["gap"] > 1.5e-5 and not one["note"]
+        (one["model_type"], one["variant"], one["engine"]) for one in lines if one["gap"] > 1e-5 and not one["note"]
     } == set()
 
 

@@ -7,10 +7,12 @@ import json
 import multiprocessing.process
 import os
 import sys
+import warnings
 from typing import Any
 
 import nnsight
 import torch
+from vllm import SamplingParams
 
 from nnterp_vllm_core import StandardizedVLLM, UnsupportedEngine
 from nnterp_vllm_core.envoys import MlpEnvoy
@@ -61,6 +63,32 @@ def large(model: StandardizedVLLM) -> dict[str, Any]:
         "own memory": all(t.untyped_storage().nbytes() == t.numel() * 4 for states in first for t in states),
         "left": [path.name for path in shared_memory.FOLDER.glob("nnterp-vllm-*")],
         "sum": sum(tensor.double().abs().sum().item() for states in first for tensor in states),
+    }
+
+
+def stopped(model: StandardizedVLLM) -> dict[str, Any]:
+    """A generation that ends at a string, which the driver finds when the engine has gone on."""
+    settings = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
+    ids = model.vllm_entrypoint.generate([PROMPT], SamplingParams(**settings), use_tqdm=False)[0].outputs[0].token_ids
+    text = model.tokenizer.decode([ids[3]])
+    output = model.vllm_entrypoint.generate([PROMPT], SamplingParams(**settings, stop=[text]), use_tqdm=False)[0]
+    value = "layers.2.layer_output"
+    whole = model.collect([PROMPT], value, positions="generated", **settings, quiet=True)[value]
+    found, mean = (
+        model.collect([PROMPT], value, positions="generated", reduce=reduce, **settings, stop=[text], quiet=True)[value]
+        for reduce in (None, "mean")
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with model.trace(PROMPT, **settings, stop=[text]):
+            logits = model.logits.save()  # noqa: F841
+    tokens = len(output.outputs[0].token_ids)
+    return {
+        "tokens": tokens,
+        "rows": len(found),
+        "same rows": torch.equal(found, whole[: tokens - 1]),
+        "same mean": torch.equal(mean[0], whole[: tokens - 1].mean(0)),
+        "warnings": [str(one.message) for one in caught if "stop=" in str(one.message)],
     }
 
 
@@ -141,6 +169,7 @@ def main(checkpoint: str, out: str) -> None:
 
     answers["shipped"] = sizes()
     answers["large"] = large(model)
+    answers["stopped"] = stopped(model)
     with open(out, "w") as file:
         json.dump(answers, file)
 
