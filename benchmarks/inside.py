@@ -48,7 +48,8 @@ def main() -> None:
     shape = sys.argv[1] if len(sys.argv) > 1 else "80x128"
     requests, rounds = (int(sys.argv[2]) if len(sys.argv) > 2 else 64, int(sys.argv[3]) if len(sys.argv) > 3 else 25)
     folder = str(shapes.write(shapes.SHAPES[shape], Path(".cache/shapes")))
-    model = StandardizedVLLM(folder, dispatch=True, distributed_executor_backend="uni", **timing.options(False, [requests]))
+    options = timing.options(False, [requests], shape)
+    model = StandardizedVLLM(folder, dispatch=True, distributed_executor_backend="uni", **options)
     executor = model.vllm_entrypoint.llm_engine.engine_core.engine_core.model_executor
     runner = executor.driver_worker.worker.model_runner
     handoffs = runner.nnsight_requests.handoffs

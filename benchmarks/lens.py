@@ -69,7 +69,7 @@ def main() -> None:
     from vllm import LLM
 
     folder = shapes.write(shapes.SHAPES[args.shape], args.folder)
-    engine = LLM(str(folder), enforce_eager=True, **timing.options(torch.cuda.is_available(), args.requests))
+    engine = LLM(str(folder), enforce_eager=True, **timing.options(torch.cuda.is_available(), args.requests, args.shape))
     layers = shapes.SHAPES[args.shape].layers
     works = {
         "one value of one layer": (partial(captured, layers=[layers // 2]), 1),

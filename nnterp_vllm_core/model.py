@@ -29,7 +29,7 @@ from .passport import Passport
 from .protocol import VALUES
 from .startup import in_processes
 from .taps import resolve
-from .tree import Plan, before_head, bind, plan_for
+from .tree import Plan, before_head, bind, plan_for, with_names
 from .worker.float32 import PRECISIONS
 
 
@@ -47,7 +47,7 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
     Args:
         repo_id: A repo id or a checkpoint folder. Its config's ``model_type`` picks the family.
         family: A plugin module, its dotted name, or a `Family`, instead of the installed plugin.
-        rename: More aliases, native path -> name; they win over the family's.
+        rename: More aliases, native path -> name, beside the family's.
         envoys: More envoy classes, by module class or path; they win over the family's and nnsight's.
         taps: On CUDA, what a block may reach while vLLM replays graphs: groups (``"standard"``, ``"boundary"``,
             ``"contributions"``, ``"attention"``), standard paths with ``*`` (``"layers.*.layer_output"``), or nnsight's
@@ -180,7 +180,7 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
     def _describe(self, module: torch.nn.Module) -> None:
         """Choose the declaration for the loaded modules and fill nnsight's two maps from it."""
         self.plan: Plan = plan_for(self.family, module)
-        self._tree_rename.update({**self.plan.rename, **self._user_rename})
+        self._tree_rename.update(with_names(self.plan.rename, self._user_rename))
         self._tree_envoys.update({**parallel_envoys(), **self.plan.envoys, **self._user_envoys})
 
     def _settle_tree(self) -> None:

@@ -24,7 +24,7 @@ from .methods import StandardMethods
 from .places import first_block
 from .protocol import VALUES
 from .sampling import SAMPLING, Sampler, generation_settings, taken_from
-from .tree import ROOT, Plan, before_head
+from .tree import ROOT, Plan, before_head, with_names
 
 #: Arguments of the vLLM engine that mean nothing here, with what to use instead.
 _VLLM_ONLY = {
@@ -52,7 +52,7 @@ class StandardizedTransformer(StandardMethods, ModelValues, TransformersModel):
     Args:
         repo_id: A repo id, a checkpoint folder, or a loaded transformers model.
         family: A plugin module, its dotted name, or a `Family`, instead of the installed plugin.
-        rename: More aliases, native path -> name; they win over the family's.
+        rename: More aliases, native path -> name, beside the family's.
         envoys: More envoy classes, by module class or path; they win over the family's.
         attn_implementation: ``None`` or ``"eager"`` computes attention eagerly and serves its interior. Any other kernel
             of transformers is used as it is, and the interior is unavailable.
@@ -135,7 +135,7 @@ class StandardizedTransformer(StandardMethods, ModelValues, TransformersModel):
         if self._interior is None:
             interior.mount(module, self._declared)
         self.plan: Plan = Plan(family=self.family, implementation=self._declared)
-        self._tree_rename.update({**self.plan.rename, **self._user_rename})
+        self._tree_rename.update(with_names(self.plan.rename, self._user_rename))
         self._tree_envoys.update({**self.plan.envoys, **self._user_envoys})
 
     def _load_meta(self, repo_id: str, *args: Any, **kwargs: Any) -> torch.nn.Module:

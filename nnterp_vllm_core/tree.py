@@ -6,7 +6,7 @@ real ones, so a block written in one finds the same paths in the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -62,6 +62,18 @@ class Plan:
             if standard in self.implementation.block_names:
                 classes[f"{layers}.{self.implementation.block_names[standard]}"] = envoy
         return classes
+
+
+def with_names(own: Mapping[Any, Any], users: Mapping[Any, Any]) -> dict[Any, Any]:
+    """nnsight's ``rename`` map of a family's names and the user's. A path that both name has both names.
+
+    Steering, skipping and collecting go by the standard names, so a user's must not take their place.
+    """
+    merged = dict(own)
+    for place, names in users.items():
+        lists = [[one] if isinstance(one, str) else list(one) for one in (own.get(place, []), names)]
+        merged[place] = names if place not in own else list(dict.fromkeys(lists[0] + lists[1]))
+    return merged
 
 
 def plan_for(family: Family, module: Any) -> Plan:

@@ -157,10 +157,14 @@ def test_the_users_names_and_envoys_stand_beside_the_familys(engines: Engines, o
 
     model = start(
         engines.checkpoints["qwen2"],
-        rename={"model.norm": "last_norm"},
+        rename={"model.norm": "last_norm", "model.layers": "blocks"},
         envoys={"model.model.layers.*.mlp": Doubled},
     )
     try:
+        assert model.blocks[1] is model.layers[1]
+        with model.trace(prompt, **GREEDY):
+            model.steer(0, torch.ones(128))
+            steered = model.blocks[0].layer_output.save()
         with model.trace(prompt, **GREEDY):
             stream = model.layers[1].layer_input.save()
             doubled = model.layers[1].mlp.doubled.save()
@@ -168,6 +172,7 @@ def test_the_users_names_and_envoys_stand_beside_the_familys(engines: Engines, o
     finally:
         stop(model)
     reference = oracle(prompt)
+    assert gap(steered, reference["layers.0.layer_output"] + 1) <= FLOAT32
     assert gap(stream, reference["layers.1.layer_input"]) <= FLOAT32
     assert gap(doubled, reference["layers.1.mlp.mlp_output"] * 2) <= FLOAT32
     assert entering.shape[-1] == 128

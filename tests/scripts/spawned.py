@@ -68,7 +68,8 @@ def large(model: StandardizedVLLM) -> dict[str, Any]:
 
 def stopped(model: StandardizedVLLM) -> dict[str, Any]:
     """A generation that ends at a string, which the driver finds when the engine has gone on."""
-    settings = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
+    readable = [number for number in range(3, 200) if model.tokenizer.decode([number]).isalpha()]
+    settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, "allowed_token_ids": readable}
     ids = model.vllm_entrypoint.generate([PROMPT], SamplingParams(**settings), use_tqdm=False)[0].outputs[0].token_ids
     text = model.tokenizer.decode([ids[3]])
     output = model.vllm_entrypoint.generate([PROMPT], SamplingParams(**settings, stop=[text]), use_tqdm=False)[0]
