@@ -20,7 +20,9 @@ tests() { # log, then pytest's arguments
   local log=$1
   shift
   "$python" -m pytest ${TESTS:-tests/families tests/test_*.py} -q --no-header --tb=short -p no:cacheprovider \
-    -k "${CHECKS:-test_}" "$@" >"$out/$log" 2>&1 || status=1
+    -k "${CHECKS:-test_}" "$@" >"$out/$log" 2>&1
+  local ended=$?
+  [ $ended = 0 ] || [ $ended = 5 ] || status=1 # 5: none of the chosen tests is of this kind
   tail -n 40 "$out/$log" | grep -E '^(FAILED|ERROR)|passed|failed|error'
 }
 parallel=()

@@ -96,7 +96,7 @@ class Flight:
                     if output.finished and output.request_id in self._sent:
                         prompt = self._sent.pop(output.request_id)
                         finished.append(prompt)
-                        self._fed_back[prompt.number] = len(output.outputs[0].token_ids) - 1
+                        self._fed_back[prompt.number] = max(0, len(output.outputs[0].token_ids) - 1)
             due = sum(self._bytes(prompt) for prompt in finished) if finished else 0
             if finished and (not self._sent or len(finished) >= TAKE_PROMPTS or due >= self._due):
                 self._take(finished, reduced)
