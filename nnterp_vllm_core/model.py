@@ -19,9 +19,9 @@ from .collect.collector import BulkCollection
 from .contributions import Contributions
 from .engine import engine_version
 from .envoys import ModelValues, StandardValue
-from .errors import UnsupportedFamily
+from .errors import Unavailable, UnsupportedFamily
 from .extra_views import add_extras
-from .family import Family
+from .family import Family, Missing
 from .load import EngineLoad
 from .mediator import StandardMediator
 from .methods import StandardMethods
@@ -216,6 +216,8 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
                 stacklevel=2,
             )
         attached: list[Any] = super()._attach_mediators(params, **kwargs)
+        for one in params:
+            one.skip_clone = True  # each request has settings of its own, which vLLM would copy all the way down
         return attached
 
     def _call(self, prompts: list[Any], params: list[Any], lora_requests: list[Any], **kwargs: Any) -> Any:
@@ -235,6 +237,8 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
         return objects | {f"Envoy:{envoy.path}": envoy for envoy in self.modules()}
 
     def _unembed(self, rows: torch.Tensor) -> torch.Tensor:
+        if isinstance(place := self.plan.implementation.place("logits"), Missing):
+            raise Unavailable(f"project_on_vocab ends in the logits, which are unavailable: {place.reason}.")
         with self._stood_down():
             rows = before_head(self._module, self.plan.implementation, rows)
             logits: torch.Tensor = self._module.compute_logits(rows)

@@ -6,6 +6,7 @@ real ones, so a block written in one finds the same paths in the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -115,7 +116,32 @@ def _on_backend(declared: Implementation, module: Any) -> Implementation | None:
     if block is None or type(block).__name__ not in declared.blocks:
         return None
     _mount_attention(module, implementation)
+    if left_out := _left_out(module, implementation):
+        reason = (
+            f"vLLM's Transformers backend leaves out {left_out} of this model's config, so its logits, and the tokens "
+            f"drawn from them, are not the model's. Load it without model_impl='transformers', or on StandardizedTransformer"
+        )
+        missing = dict.fromkeys(("logits", "next_token_probs"), Missing(reason))
+        implementation = replace(implementation, values={**implementation.values, **missing})
     return implementation
+
+
+def _left_out(module: Any, implementation: Implementation) -> str:
+    """The config's keys of what transformers does to the head's output and this engine does not."""
+    config, processor = getattr(module, "text_config", None), getattr(module, "logits_processor", None)
+    found: list[str] = []
+    if config is None or processor is None:
+        return ""
+    for operation, key in implementation.head:
+        asked = getattr(config, key, None)
+        if asked is None:
+            continue
+        wanted, done = (asked, processor.soft_cap) if operation == "softcap" else (asked, processor.scale)
+        if operation == "divided":
+            wanted = 1.0 / asked
+        if done is None or not math.isclose(wanted, done, rel_tol=1e-6):
+            found.append(key)
+    return " and ".join(found)
 
 
 def before_head(module: Any, implementation: Implementation, rows: Any) -> Any:
@@ -173,9 +199,14 @@ def _model_views(model: Any, implementation: Implementation) -> dict[str, View]:
         view("input_ids", DerivedView, f"{embed}.input", compute=partial(_ids, f"{embed}.input")),
         view("input_size", SizeView, f"{embed}.input"),
         MissingView(VALUES["attention_mask"], f"{ROOT}.attention_mask", _NO_PADDING),
+    ]
+    served = [
         view("logits", TensorView, logits, layout=Layout(serve=_as_positions, rows=STREAM.rows)),
         view("next_token_probs", DerivedView, logits, compute=_softmax),
     ]
+    for one in served:
+        place = implementation.place(one.value.name)
+        views.append(MissingView(one.value, one.path, place.reason) if isinstance(place, Missing) else one)
     declared = implementation.place("token_embeddings")
     if declared is not None:
         views.append(_placed("token_embeddings", declared, model, f"{ROOT}.token_embeddings", implementation))

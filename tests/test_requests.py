@@ -439,6 +439,24 @@ def test_modules_hand_off_where_somebody_may_wait_and_nowhere_else(model: Any, p
     assert output.outputs[0].token_ids[0] == int(logits.argmax())
 
 
+def _idle_step(worker: Any) -> int:
+    """A step without a token, as asynchronous scheduling makes them; how many modules hand off after it."""
+    worker.model_runner.nnsight_requests.scope(worker.model_runner.nnsight_model, [])
+    return _handoffs(worker)
+
+
+@on_qwen2
+def test_a_step_without_a_token_forgets_nothing_that_was_learned(model: Any, prompt: str) -> None:
+    engine = model.vllm_entrypoint
+    logits = logits_of(model, prompt)
+    engine.collective_rpc(_closed)
+    logits_of(model, prompt)
+    (few,) = engine.collective_rpc(_handoffs)
+    assert engine.collective_rpc(_idle_step) == [few]
+    assert torch.equal(logits_of(model, prompt), logits)
+    assert engine.collective_rpc(_handoffs) == [few]
+
+
 @on_qwen2
 def test_a_request_without_a_block_leaves_later_traces_the_outermost(model: Any, prompt: str) -> None:
     """In an engine of this process the worker's bookkeeping shares the driver's thread."""

@@ -111,7 +111,8 @@ class StandardRequests(Requests):
             mediator.began += visits.forwards - self.forwards
         self.forwards = visits.forwards
         decodes, way = all(tokens == 1 for _, tokens in spans), visits.way
-        self.handoffs.begin(bool(self.requests or self.gathers), decodes, started)
+        if spans:  # vLLM also makes steps without a token, to tell the runner what has ended; they run no forward
+            self.handoffs.begin(bool(self.requests or self.gathers), decodes, started)
         if visits.way is None and way is not None:
             self.counts.update(dict.fromkeys(way.once, visits.forwards))
         model.interleaver.gathers = self.gathers

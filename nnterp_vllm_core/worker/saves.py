@@ -9,7 +9,9 @@ tensors with memory of their own; the bytes are read by plain ``pickle.loads``. 
 from __future__ import annotations
 
 import io
+import itertools
 import math
+import operator
 import pickle
 import threading
 from collections import deque
@@ -27,12 +29,14 @@ _Group = tuple[torch.dtype, torch.device]
 _Place = tuple[int, tuple[int, ...], int | None]
 #: A place's number, and an index where one tensor of a list is meant.
 _Number = int | tuple[int, int]
+#: What torch multiplies on every device.
+_MULTIPLIED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 #: Requests are packed together up to about so many bytes, since what is packed exists twice for a while.
 _BATCH = 64 << 20
 #: A buffer: its bytes, or where they begin in the shared memory and how many they are.
 _Buffer = bytearray | tuple[int, int]
-#: A pickle of all but the tensors, their places, and the buffers.
-_Content = tuple[bytes, list[_Place], list[tuple[torch.dtype, str, _Buffer]]]
+#: How many requests it is of, their pickles without the tensors, the tensors' places, and the buffers.
+_Content = tuple[int, bytes, list[_Place], list[tuple[torch.dtype, str, _Buffer]]]
 
 
 class StandardRequest(Request):
@@ -59,7 +63,7 @@ class PackedSaves(dict[str, Any]):
         if together is None:
             together = Consignment()
             together.add(self)
-        return unpack, together.packed(self)
+        return operator.getitem, together.packed(self)
 
 
 class Consignment:
@@ -67,7 +71,7 @@ class Consignment:
 
     def __init__(self) -> None:
         self._saves: deque[PackedSaves] = deque()
-        self._packed: dict[int, tuple[_Picked, _Content]] = {}
+        self._packed: dict[int, tuple[PackedSaves, _Batch, int]] = {}
 
     def __enter__(self) -> Consignment:
         _local.consignment = self
@@ -84,17 +88,31 @@ class Consignment:
         saves.consignment = self
         self._saves.append(saves)
 
-    def packed(self, saves: PackedSaves) -> _Content:
-        """What `unpack` takes for one request."""
-        while id(saves) not in self._packed:
-            batch, size = [], 0
-            while self._saves and size < _BATCH:
-                batch.append(_Picked(self._saves.popleft()))
-                size += batch[-1].nbytes
-            batch = batch or [_Picked(saves)]  # pickled a second time
-            for picked, content in zip(batch, _packed(batch), strict=True):
-                self._packed[id(picked.saves)] = (picked, content)
-        return self._packed.pop(id(saves))[1]
+    def packed(self, saves: PackedSaves) -> tuple[_Batch, int]:
+        """What unpickles as the saves of several requests, and which of them these are."""
+        if id(saves) not in self._packed:
+            pickler = _Pickler()
+            batch: list[PackedSaves] = []
+            while self._saves and pickler.nbytes < _BATCH:
+                batch.append(self._saves.popleft())
+                pickler.take(batch[-1])
+            if not batch:  # pickled a second time
+                batch.append(saves)
+                pickler.take(saves)
+            content = _packed(batch, pickler)
+            self._packed.update((id(one), (one, content, number)) for number, one in enumerate(batch))
+        _, content, number = self._packed.pop(id(saves))
+        return content, number
+
+
+class _Batch:
+    """Saves of several requests, packed; a list of dicts where it arrives."""
+
+    def __init__(self, content: _Content) -> None:
+        self.content = content
+
+    def __reduce__(self) -> Any:
+        return unpack, self.content
 
 
 class _Pickler(pickle.Pickler):
@@ -103,14 +121,22 @@ class _Pickler(pickle.Pickler):
     Subclasses, sparse tensors and those that require grad stay in it.
     """
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+    def __init__(self) -> None:
+        self.stream = io.BytesIO()
+        super().__init__(self.stream, pickle.HIGHEST_PROTOCOL)
         self.groups: dict[_Group, list[torch.Tensor]] = {}
         self.tails: dict[_Group, set[tuple[int, ...] | None]] = {}  # the shapes of a group's tensors after the first axis
         self.places: list[_Place] = []
+        self.nbytes = 0
         self._numbers: dict[_Group, int] = {}
         self._seen: dict[int, _Number] = {}
         self._kept: list[Any] = []  # a number goes by an object's id, which is free again when the object is gone
+
+    def take(self, saves: PackedSaves) -> None:
+        """Pickle a request's saves behind those that are there; what two requests saved arrives twice."""
+        self.clear_memo()
+        self._seen.clear()
+        self.dump(dict(saves))
 
     def persistent_id(self, thing: Any) -> _Number | None:
         """The number of a tensor or of a list of tensors; one that was saved under two names stays one."""
@@ -139,6 +165,7 @@ class _Pickler(pickle.Pickler):
         self._kept.append(thing)
         number = self._seen[id(thing)] = len(self.places)
         self.places.append((self._numbers.setdefault(group, len(self._numbers)), tuple(tensors[0].shape), count))
+        self.nbytes += sum(tensor.nbytes for tensor in tensors)
         if count is not None:
             self._seen.update((id(tensor), (number, index)) for index, tensor in enumerate(tensors))
         return number
@@ -146,19 +173,6 @@ class _Pickler(pickle.Pickler):
 
 def _plain(thing: torch.Tensor) -> bool:
     return thing.layout is torch.strided and not thing.requires_grad and not thing.is_quantized
-
-
-class _Picked:
-    """A request's saves, pickled but for the tensors."""
-
-    def __init__(self, saves: PackedSaves) -> None:
-        self.saves = saves
-        stream = io.BytesIO()
-        self.tensors = _Pickler(stream)
-        self.tensors.dump(dict(saves))
-        self.index = stream.getvalue()
-        self.sizes = {group: sum(one.nbytes for one in tensors) for group, tensors in self.tensors.groups.items()}
-        self.nbytes = sum(self.sizes.values())
 
 
 class _Unpickler(pickle.Unpickler):
@@ -173,26 +187,15 @@ class _Unpickler(pickle.Unpickler):
         return self._things[number]
 
 
-def _packed(many: list[_Picked]) -> list[_Content]:
-    """`Consignment.packed` of each."""
-    buffers: list[dict[_Group, Any]] = [{} for _ in many]
-    for group in dict.fromkeys(group for one in many for group in one.sizes):
-        members = [(number, one) for number, one in enumerate(many) if group in one.sizes]
-        tails = set().union(*(one.tensors.tails[group] for _, one in members))
-        raw: Any = _bytes([tensor for _, one in members for tensor in one.tensors.groups[group]], tails)
-        start, begun = shared_memory.put(raw.data), 0
-        for number, one in members:
-            size = one.sizes[group]
-            mine: Any = pickle.PickleBuffer(raw[begun : begun + size])  # bytes are pickled from where they are
-            if start is not None:
-                mine = (start + begun, size) if size else bytearray()
-            buffers[number][group] = (group[0], str(group[1]), mine)
-            begun += size
-    # A request's places number its groups in their own order.
-    return [
-        (one.index, one.tensors.places, [mine[group] for group in one.sizes])
-        for one, mine in zip(many, buffers, strict=True)
-    ]
+def _packed(batch: list[PackedSaves], pickler: _Pickler) -> _Batch:
+    """What the pickler took of these."""
+    buffers: list[tuple[torch.dtype, str, Any]] = []
+    for group, tensors in pickler.groups.items():
+        raw: Any = _bytes(tensors, pickler.tails[group])
+        start = shared_memory.put(raw.data)
+        # Bytes are pickled from where they are.
+        buffers.append((group[0], str(group[1]), pickle.PickleBuffer(raw) if start is None else (start, raw.nbytes)))
+    return _Batch((len(batch), pickler.stream.getvalue(), pickler.places, buffers))
 
 
 def _bytes(tensors: list[torch.Tensor], tails: set[tuple[int, ...] | None]) -> Any:
@@ -203,21 +206,27 @@ def _bytes(tensors: list[torch.Tensor], tails: set[tuple[int, ...] | None]) -> A
     return torch.cat(parts).reshape(-1).cpu().view(torch.uint8).numpy()
 
 
-def unpack(index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, str, _Buffer]]) -> dict[str, Any]:
-    """What `PackedSaves` becomes where it is unpickled: a plain dict.
+def unpack(
+    count: int, index: bytes, places: list[_Place], buffers: list[tuple[torch.dtype, str, _Buffer]]
+) -> list[dict[str, Any]]:
+    """What a batch becomes where it is unpickled: a plain dict for each request.
 
     Each tensor gets memory of its own: keeping or saving one must not keep or save its neighbours.
     """
     flat = [_flat(dtype, raw).to(device) for dtype, device, raw in buffers]
     begun = [0] * len(flat)
-    things: list[Any] = []
-    for group, shape, count in places:
-        size = math.prod(shape) * (count or 1)
+    pieces: list[list[torch.Tensor]] = [[] for _ in flat]
+    for group, shape, several in places:
+        size = math.prod(shape) * (several or 1)
         mine = flat[group][begun[group] : begun[group] + size]
         begun[group] += size
-        things.append(mine.clone().view(shape) if count is None else _listed(mine.view(count, *shape)))
-    found: dict[str, Any] = _Unpickler(io.BytesIO(index), things).load()
-    return found
+        pieces[group].extend([mine.view(shape)] if several is None else mine.view(several, *shape).unbind())
+    own = [iter(_own(group)) for group in pieces]
+    things = [
+        next(own[group]) if several is None else list(itertools.islice(own[group], several)) for group, _, several in places
+    ]
+    unpickler = _Unpickler(io.BytesIO(index), things)
+    return [unpickler.load() for _ in range(count)]
 
 
 def _flat(dtype: torch.dtype, raw: _Buffer) -> torch.Tensor:
@@ -227,7 +236,10 @@ def _flat(dtype: torch.dtype, raw: _Buffer) -> torch.Tensor:
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype) if raw else torch.empty(0, dtype=dtype)
 
 
-def _listed(stacked: torch.Tensor) -> list[torch.Tensor]:
-    """The rows of the first axis, each with memory of its own."""
-    rows: Any = torch.unbind_copy(stacked)  # type: ignore[func-returns-value]  # torch declares its out= form alone
-    return list(rows)
+def _own(pieces: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of pieces of one memory."""
+    if pieces and pieces[0].is_cuda and pieces[0].dtype in _MULTIPLIED:
+        # A few kernels for all of them, where `clone` launches one for each. Times one is what it was, to the bit, but that
+        # a signalling NaN becomes a quiet one.
+        return list(torch._foreach_mul(pieces, 1))
+    return [piece.clone() for piece in pieces]
