@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import pickle
 import warnings
 from collections.abc import Callable
 from types import CodeType
@@ -206,7 +207,7 @@ class StandardMediator(Mediator):
             self.visit = None
         return value
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> tuple[Any, ...]:
         source, names, changes = _reduced(self.node)
         known: dict[str, Any] = {}
         borrowed: dict[str, Any] = {}
@@ -228,13 +229,18 @@ class StandardMediator(Mediator):
                     f"the engine's process. Save it: `{name} = nnsight.save({type(held).__name__}())`.",
                     stacklevel=2,
                 )
-        return {"source": source, "locals": known, "globals": borrowed, "presaved": self.presaved, "copy": self.copy}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(  # type: ignore[misc]  # nnsight's mediators are rebuilt through their constructor
-            _compiled(state["source"]), state["globals"], state["locals"], copy=state["copy"]
+        # nnsight's pickler asks about every object, so what is not a value is one of bytes.
+        header = pickle.dumps(
+            (source, tuple(known), tuple(borrowed), tuple(self.presaved), self.copy), pickle.HIGHEST_PROTOCOL
         )
-        self.presaved = state["presaved"]
+        return (header, *known.values(), *borrowed.values())
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        source, known, borrowed, presaved, copy = pickle.loads(state[0])
+        values = iter(state[1:])
+        local, outer = dict(zip(known, values, strict=False)), dict(zip(borrowed, values, strict=True))
+        self.__init__(_compiled(source), outer, local, copy=copy)  # type: ignore[misc]  # as nnsight rebuilds its own
+        self.presaved = set(presaved)
         self.step = 0
         self.cached = 0
 

@@ -54,7 +54,7 @@ def returned(model: Any, prompt: str) -> dict[str, torch.Tensor]:
     """What transformers' modules take and return, by plain hooks; and the head's product at every position."""
     seen: dict[str, torch.Tensor] = {}
     module = model._module
-    ids = torch.tensor([model.tokenizer(prompt)["input_ids"]])
+    ids = torch.tensor([model.tokenizer(prompt)["input_ids"]], device=module.device)
     handles = []
 
     def watch(part: Any, name: str) -> None:
@@ -166,7 +166,7 @@ def test_edits_have_the_same_effect_on_both_engines(pair: tuple[Any, Any]) -> No
         with reference.trace(PROMPT):
             other = (reference.layers_output[0] * 0.5).save()
             clean = reference.logits[:, -1].save()
-        vector = torch.linspace(-1, 1, reference.hidden_size)
+        vector = torch.linspace(-1, 1, reference.hidden_size, device=other.device)
         theirs = edited(reference, other, vector)
     ours = edited(model, other, vector)
     for key, value in ours.items():

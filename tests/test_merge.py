@@ -170,7 +170,7 @@ def test_adding_up_in_one_tensor_is_an_error_with_the_way_out(engines: Engines) 
             total = nnsight.save(torch.zeros(model.hidden_size))
             for text in TEXTS:
                 with tracer.invoke(text):
-                    total += model.layers[1].layer_output[0, -1]
+                    total += model.layers[1].layer_output[0, -1].to(total.device)
 
 
 def test_taking_items_out_is_an_error_with_the_way_out(engines: Engines) -> None:

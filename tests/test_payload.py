@@ -79,7 +79,8 @@ def test_the_blocks_own_data_is_shipped_and_its_results_are_not(deep: Engines, p
     logits = torch.zeros(1_000_000)  # the name's value from before, which the block binds anew
     unused = torch.zeros(1_000_000)
     with shipped(model) as sizes, model.trace(prompt, **GREEDY):
-        model.layers[3].layer_output[:] += vector
+        stream = model.layers[3].layer_output
+        stream += vector.to(stream.device)
         logits = model.logits.save()
     assert logits.shape == (1, 1, 512)
     assert vector.nbytes < sizes[0] < 3000

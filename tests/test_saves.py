@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from support import scripts
+from support.shared import VARIABLE, files, own_folder
 
 from nnterp_vllm_core import NnterpVLLMError
 from nnterp_vllm_core.worker import saves as saves_module
@@ -133,14 +136,18 @@ LARGE: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where this test's files go, and no others."""
+    with own_folder() as folder:
+        monkeypatch.setattr(shared_memory, "FOLDER", folder)
+        yield folder
+
+
 def sent(saves: dict[str, Any], usable: bool = True) -> bytes:
     """What a collection of two requests sends."""
     with shared_memory.Outbox(usable) as outbox:
         return outbox.sealed(pickle.dumps([PackedSaves(saves), PackedSaves(saves)], pickle.HIGHEST_PROTOCOL))
-
-
-def files() -> set[str]:
-    return {path.name for path in shared_memory.FOLDER.glob("nnterp-vllm-*")}
 
 
 def together(many: list[dict[str, Any]]) -> bytes:
@@ -189,15 +196,25 @@ def test_requests_are_packed_together_up_to_a_bound(bound: int, batches: list[in
     joined: list[int] = []
     packed = saves_module._packed
 
-    def counted(batch: list[Any]) -> Any:
+    def counted(batch: list[Any], pickler: Any) -> Any:
         joined.append(len(batch))
-        return packed(batch)
+        return packed(batch, pickler)
 
     monkeypatch.setattr(saves_module, "_BATCH", bound)
     monkeypatch.setattr(saves_module, "_packed", counted)
     for ours, theirs in zip(pickle.loads(together(many)), many, strict=True):
         assert_same(ours, theirs)
     assert joined == batches
+
+
+def test_what_two_requests_saved_arrives_twice() -> None:
+    """Requests save the workers' own objects too, and what a user does to one request's must not reach another's."""
+    own = {"tensor": torch.ones(2), "list": [torch.zeros(3), torch.ones(3)], "made": {"kept": [1, 2]}}
+    first, second = pickle.loads(together([own, own]))
+    first["tensor"].zero_()
+    first["list"][0].fill_(9.0)
+    first["made"]["kept"].append(3)
+    assert_same(second, own)
 
 
 def test_saves_that_nobody_pickled_are_let_go() -> None:
@@ -260,14 +277,14 @@ def test_a_file_that_somebody_took_away_is_an_error_with_the_way_out() -> None:
 
 @in_shared_memory
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_what_nobody_took_goes_with_the_process_that_sent_it(method: str) -> None:
+def test_what_nobody_took_goes_with_the_process_that_sent_it(method: str, folder: Path) -> None:
     # Not from this process: what it forked would hang in the locks of its engines' threads. One thread there likewise.
-    done = scripts.run(scripts.TESTS / "scripts" / "unread.py", method, OMP_NUM_THREADS="1")
+    done = scripts.run(scripts.TESTS / "scripts" / "unread.py", method, OMP_NUM_THREADS="1", **{VARIABLE: str(folder)})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["code"] == 0
     assert len(found["own"]) == 1
     assert found["left"] == found["own"]  # the child's are gone, its parent's is not the child's to take
-    assert files() <= set(found["before"])
+    assert files() == set()
 
 
 @in_shared_memory

@@ -8,22 +8,30 @@ from typing import Any
 
 import pytest
 import torch
-from support.blocks import FLOAT32
+from support.blocks import FLOAT32, as_in_any_batch
 from support.oracle import Oracle, gap
 from support.scripts import TESTS, run
+from support.shared import VARIABLE, own_folder
 
 from nnterp_vllm_core.worker.shared_memory import common_memory
 
 on_qwen2 = pytest.mark.parametrize("name", ["qwen2"], indirect=True, scope="session")
 
 
+def spawned(checkpoint: Path, out: Path, **environment: str) -> dict[str, Any]:
+    """What the script of a spawned worker found, its large saves, and what its processes left in the shared memory."""
+    with own_folder() as folder:
+        run(TESTS / "scripts" / "spawned.py", checkpoint, out, **{VARIABLE: str(folder)}, **environment)
+        found: dict[str, Any] = json.loads(out.read_text())
+        found["left"] = [path.name for path in folder.iterdir()]
+    found["states"] = [tensor for states in torch.load(f"{out}.pt") for tensor in states]
+    return found
+
+
 @pytest.fixture(scope="session")
 def answers(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the script of a spawned worker found."""
-    out = tmp_path_factory.mktemp("spawned") / "answers.json"
-    run(TESTS / "scripts" / "spawned.py", checkpoints["qwen2"], out)
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    """What the script found on this host."""
+    return spawned(checkpoints["qwen2"], tmp_path_factory.mktemp("spawned") / "answers.json")
 
 
 def test_a_tree_that_cannot_be_built_ends_the_start_of_the_engine(answers: dict[str, Any]) -> None:
@@ -73,15 +81,17 @@ def test_large_saves_come_through_shared_memory_and_leave_nothing_there(answers:
     assert large["equal"]
     assert large["own memory"]
     assert large["left"] == []
+    assert answers["left"] == []
 
 
 def test_without_shared_memory_the_same_values_come_in_the_message(
     checkpoints: dict[str, Path], answers: dict[str, Any], tmp_path: Path
 ) -> None:
-    run(TESTS / "scripts" / "spawned.py", checkpoints["qwen2"], tmp_path / "answers.json", NNTERP_VLLM_SHARED_MEMORY="0")
-    large = json.loads((tmp_path / "answers.json").read_text())["large"]
-    assert large["beside"] == []
-    assert large["sum"] == answers["large"]["sum"]
+    found = spawned(checkpoints["qwen2"], tmp_path / "answers.json", NNTERP_VLLM_SHARED_MEMORY="0")
+    assert found["large"]["beside"] == []
+    assert len(found["states"]) == 24
+    for ours, theirs in zip(found["states"], answers["states"], strict=True):
+        assert as_in_any_batch(ours, theirs)
 
 
 @on_qwen2

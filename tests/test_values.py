@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import nnsight
@@ -21,7 +22,14 @@ def test_every_value_of_every_layer_equals_transformers(model: Any, oracle: Orac
     scores = {key: ours.pop(key) for key in list(ours) if key.endswith("scores")}
     assert ours.keys() == reference.keys()
     gaps = {key: gap(value, reference[key]) for key, value in ours.items()}
-    assert {key: found for key, found in gaps.items() if found > FLOAT32} == {}
+    allowed = dict.fromkeys(gaps, FLOAT32)
+    if torch.cuda.is_available():
+        # Where two sides' logits are up to d apart, a probability of one is up to exp(2d) times the other's. The logits have
+        # a bound relative to their size, and a trained model's are large: within it, SmolLM2's probabilities were apart by
+        # 1.23e-5 of the largest on an H200.
+        apart = (ours["logits"].cpu() - reference["logits"].cpu()).abs().max().item()
+        allowed["next_token_probs"] = max(FLOAT32, math.expm1(2 * apart))
+    assert {key: found for key, found in gaps.items() if found > allowed[key]} == {}
     for key, found in scores.items():
         pattern = ours[key.replace("scores", "probabilities")]
         assert torch.equal(found.softmax(-1), pattern)

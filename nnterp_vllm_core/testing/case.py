@@ -13,7 +13,7 @@ import torch
 
 from . import engines
 from .blocks import Place, Runner
-from .compare import FLOAT32
+from .compare import FLOAT32, TOGETHER
 from .reference import Pending, Reference
 
 if TYPE_CHECKING:
@@ -170,11 +170,18 @@ class Subject:
 
     def allowed(self, name: str) -> float:
         """The bound for one value, by its name: the class's wider one, or `FLOAT32`."""
-        prefix = "" if self.engine == "vllm" else f"{self.engine}:"
+        return self._bound("", name, FLOAT32)
+
+    def together(self, name: str) -> float:
+        """The bound for one value of requests that run together, beside their solo runs: the class's, or `TOGETHER`."""
+        return self._bound("together:", name, TOGETHER)
+
+    def _bound(self, promise: str, name: str, usual: float) -> float:
+        prefix = promise if self.engine == "vllm" else f"{promise}{self.engine}:"
         for key in (f"{prefix}{name}", f"{prefix}*"):
             if key in self.suite.tolerances:
                 return self.suite.tolerances[key][0]
-        return FLOAT32
+        return usual
 
     def read(self, prompt: int = 0) -> dict[str, torch.Tensor]:
         """Every value of a prefill on the engine, by key; read once a prompt."""

@@ -27,11 +27,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if suite.lacks():
         left_out = {f"{suite.model_type} on vLLM": f"{', '.join(suite.lacks())} is not installed"}
-    elif suite.without_backend():
-        left_out = {f"{suite.model_type} on vLLM's Transformers backend": suite.without_backend()}
     else:
-        left_out = {}
-    metafunc.config.stash.setdefault(_NOT_RUN, {}).update(left_out)
+        left_out = {
+            f"{suite.model_type} on vLLM's own implementation": suite.without_vllm(),
+            f"{suite.model_type} on vLLM's Transformers backend": suite.without_backend(),
+        }
+    reasons = {engine: reason for engine, reason in left_out.items() if reason}
+    metafunc.config.stash.setdefault(_NOT_RUN, {}).update(reasons)
     # All tests take a prefix of one list, so that pytest sees the same parameter of every test and groups them by it.
     whole = [(engine, "") for engine in suite.runs_on()]
     names = list(suite.variants)

@@ -34,9 +34,12 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
             side is checked, and the summary says so.
         no_backend: Why vLLM's Transformers backend cannot run this model; the summary repeats it. Or a mapping from the
             versions of vLLM where it cannot to the reason: ``{"<0.32": "it does not load ..."}``.
+        no_vllm: Versions of vLLM whose own implementation cannot run this model, to the reason; the summary repeats it.
+            Where there never was one, `engines` says so.
         tolerances: Value name, or ``"*"`` for all, to ``(bound, reason)``, where 1e-5 does not hold on vLLM's own
-            implementation; ``"backend:mlp_output"`` and ``"backend:*"`` are for the backend. The smallest that holds,
-            measured, with its cause.
+            implementation; ``"backend:mlp_output"`` and ``"backend:*"`` are for the backend. ``"together:mlp_output"``
+            and ``"together:backend:mlp_output"`` are for requests that run together, compared with their solo runs. The
+            smallest that holds, measured, with its cause.
         no_identity: Why contributions do not add up to the stream in this architecture.
         checkpoint: More arguments of `checkpoints.tiny`.
         engine_options: More arguments of `StandardizedVLLM`.
@@ -51,6 +54,7 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
     engines: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     no_backend: ClassVar[str | Mapping[str, str]] = ""
+    no_vllm: ClassVar[Mapping[str, str]] = {}
     tolerances: ClassVar[Mapping[str, tuple[float, str]]] = {}
     no_identity: ClassVar[str] = ""
     checkpoint: ClassVar[Mapping[str, Any]] = {}
@@ -62,31 +66,40 @@ class ConformanceSuite(ValuePromises, WritePromises, RequestPromises):
         """The engines to test, without importing vLLM."""
         if cls.lacks():
             return ()
+        left_out = {"vllm": cls.without_vllm(), "backend": cls.without_backend()}
         if cls.engines:
-            return tuple(engine for engine in cls.engines if engine != "backend" or not cls.without_backend())
+            return tuple(engine for engine in cls.engines if not left_out[engine])
         from .. import loader
 
         plugin = loader.find(cls.model_type) if cls.family is None else loader.override(cls.family, cls.model_type)
         native = any(_is_there(one.source) for one in plugin.family.native)
-        backend = plugin.family.transformers is not None and not cls.without_backend()
-        return ("vllm",) * native + ("backend",) * backend
+        there = {"vllm": native, "backend": plugin.family.transformers is not None}
+        return tuple(engine for engine in there if there[engine] and not left_out[engine])
 
     @classmethod
     def without_backend(cls) -> str:
         """Why the installed vLLM's Transformers backend is left out; empty where it is not."""
-        if isinstance(cls.no_backend, str):
-            return cls.no_backend
-        installed = engine_version()
-        return "; ".join(
-            reason
-            for versions, reason in cls.no_backend.items()
-            if installed is not None and SpecifierSet(versions).contains(installed, prereleases=True)
-        )
+        return cls.no_backend if isinstance(cls.no_backend, str) else _for_installed(cls.no_backend)
+
+    @classmethod
+    def without_vllm(cls) -> str:
+        """Why the installed vLLM's own implementation is left out; empty where it is not."""
+        return _for_installed(cls.no_vllm)
 
     @classmethod
     def lacks(cls) -> tuple[str, ...]:
         """The needed modules that are not installed."""
         return tuple(name for name in cls.needs if importlib.util.find_spec(name) is None)
+
+
+def _for_installed(reasons: Mapping[str, str]) -> str:
+    """The reasons of those versions that the installed vLLM is among."""
+    installed = engine_version()
+    return "; ".join(
+        reason
+        for versions, reason in reasons.items()
+        if installed is not None and SpecifierSet(versions).contains(installed, prereleases=True)
+    )
 
 
 def _is_there(module: str) -> bool:

@@ -165,7 +165,7 @@ class _Pickler(pickle.Pickler):
         self._kept.append(thing)
         number = self._seen[id(thing)] = len(self.places)
         self.places.append((self._numbers.setdefault(group, len(self._numbers)), tuple(tensors[0].shape), count))
-        self.nbytes += sum(tensor.nbytes for tensor in tensors)
+        self.nbytes += tensors[0].nbytes * (count or 1)
         if count is not None:
             self._seen.update((id(tensor), (number, index)) for index, tensor in enumerate(tensors))
         return number

@@ -12,12 +12,16 @@ from typing import Any
 
 import nnsight
 import torch
+from support.blocks import as_in_any_batch
+from support.shared import files, move_in
 from vllm import SamplingParams
 
 from nnterp_vllm_core import StandardizedVLLM, UnsupportedEngine
 from nnterp_vllm_core.envoys import MlpEnvoy
 from nnterp_vllm_core.testing.engines import share_of_a_card
 from nnterp_vllm_core.worker import shared_memory
+
+move_in()  # the worker imports this file again
 
 PROMPT = "The Eiffel Tower is in the city of"
 
@@ -30,8 +34,8 @@ class Doubled(MlpEnvoy):
         return self.mlp_output * 2
 
 
-def large(model: StandardizedVLLM) -> dict[str, Any]:
-    """Saves of some hundred kilobytes, by the way that this host offers and in the message alone."""
+def large(model: StandardizedVLLM, out: str) -> dict[str, Any]:
+    """Saves of some hundred kilobytes, twice, and all of them in a file for another engine's to be compared with."""
     prompts = [list(range(5 + row, 45 + row)) for row in range(6)]
     taken = []
     arrived = shared_memory.arrived
@@ -54,15 +58,15 @@ def large(model: StandardizedVLLM) -> dict[str, Any]:
     beside = list(taken)
     shared_memory.arrived = arrived
     again = every_position()
+    torch.save([[tensor.cpu() for tensor in states] for states in first], out)
     return {
         "beside": beside,
         "bytes": sum(tensor.numel() * 4 for states in first for tensor in states),
         "equal": all(
-            torch.equal(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True)
+            as_in_any_batch(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True)
         ),
         "own memory": all(t.untyped_storage().nbytes() == t.numel() * 4 for states in first for t in states),
-        "left": [path.name for path in shared_memory.FOLDER.glob("nnterp-vllm-*")],
-        "sum": sum(tensor.double().abs().sum().item() for states in first for tensor in states),
+        "left": sorted(files()),
     }
 
 
@@ -82,13 +86,15 @@ def stopped(model: StandardizedVLLM) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with model.trace(PROMPT, **settings, stop=[text]):
-            logits = model.logits.save()  # noqa: F841
+            logits = model.logits.save()
     tokens = len(output.outputs[0].token_ids)
+    rows = whole[: tokens - 1]
     return {
         "tokens": tokens,
         "rows": len(found),
-        "same rows": torch.equal(found, whole[: tokens - 1]),
-        "same mean": torch.equal(mean[0], whole[: tokens - 1].mean(0)),
+        "same rows": torch.equal(found, rows),
+        # The worker's mean is its device's: CUDA multiplies by the reciprocal of the number of rows, and the CPU divides.
+        "same mean": torch.equal(mean[0], rows.to(logits.device).mean(0).cpu()),
         "warnings": [str(one.message) for one in caught if "stop=" in str(one.message)],
     }
 
@@ -169,7 +175,7 @@ def main(checkpoint: str, out: str) -> None:
         return found
 
     answers["shipped"] = sizes()
-    answers["large"] = large(model)
+    answers["large"] = large(model, f"{out}.pt")
     answers["stopped"] = stopped(model)
     with open(out, "w") as file:
         json.dump(answers, file)

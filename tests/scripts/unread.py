@@ -9,9 +9,12 @@ import pickle
 import sys
 
 import torch
+from support.shared import files, move_in
 
 from nnterp_vllm_core.worker import shared_memory
 from nnterp_vllm_core.worker.saves import PackedSaves
+
+move_in()  # the child imports this file again, or has its parent's memory
 
 
 def send() -> None:
@@ -26,21 +29,14 @@ def child() -> None:
         send()
 
 
-def files() -> set[str]:
-    """Every file of ours in the shared memory, whoever sent it."""
-    return {path.name for path in shared_memory.FOLDER.glob("nnterp-vllm-*")}
-
-
 def main() -> None:
     """Write what was left after the child had ended."""
-    before = files()
     send()
-    own = files() - before
+    own = files()
     process = multiprocessing.get_context(sys.argv[1]).Process(target=child, daemon=True)
     process.start()
     process.join(120)
-    left = files() - before
-    print(json.dumps({"code": process.exitcode, "before": sorted(before), "own": sorted(own), "left": sorted(left)}))
+    print(json.dumps({"code": process.exitcode, "own": sorted(own), "left": sorted(files())}))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def experiment(block: Block) -> Block:
 
 
 def direction(model: Any, seed: int = 0) -> torch.Tensor:
-    """A unit vector of the stream's width, the same on every engine."""
+    """A unit vector of the stream's width, the same on every engine; a block takes it to where the values are."""
     vector = torch.randn(model.hidden_size, generator=torch.Generator().manual_seed(seed))
     return vector / vector.norm()
 
@@ -131,7 +131,9 @@ def direct_logit_attribution(model: Any, prompts: Sequence[str]) -> dict[str, to
     towards = direction(model, 1)
     with model.trace(prompts[0], **ONE):
         parts = nnsight.save([])
-        parts.append(model.layers[0].layer_input[:, -1] @ towards)
+        entering = model.layers[0].layer_input[:, -1]
+        towards = towards.to(entering.device)
+        parts.append(entering @ towards)
         for layer in model.layers:
             parts.append(layer.self_attn.attention_output[:, -1] @ towards)
             parts.append(layer.mlp.mlp_output[:, -1] @ towards)
@@ -265,7 +267,8 @@ def causal_tracing(model: Any, prompts: Sequence[str]) -> dict[str, torch.Tensor
     restored = []
     for index in range(model.num_layers):
         with model.trace(prompts[0], **ONE):
-            model.token_embeddings[:, 1:4] += noise
+            embeddings = model.token_embeddings
+            embeddings[:, 1:4] += noise.to(embeddings.device)
             model.layers[index].layer_output[:, 3] = clean[index]
             probabilities = model.next_token_probs.save()
         restored.append(probabilities)
@@ -332,6 +335,7 @@ def removing_a_direction_everywhere(model: Any, prompts: Sequence[str]) -> dict[
     with model.trace(prompts[0], **ONE):
         for layer in model.layers:
             stream = layer.layer_output
+            unit = unit.to(stream.device)
             stream -= (stream @ unit).unsqueeze(-1) * unit
         left = (model.layers[-1].layer_output @ unit).save()
         logits = model.logits[:, -1].save()
@@ -473,7 +477,8 @@ def steering_every_generated_token(model: Any, prompts: Sequence[str]) -> dict[s
     with model.trace(prompts[0], **FOUR) as tracer:
         logits = nnsight.save([])
         for _ in tracer.iter[:4]:
-            model.layers[1].layer_output[:, -1] += vector
+            stream = model.layers[1].layer_output
+            stream[:, -1] += vector.to(stream.device)
             logits.append(model.logits[:, -1])
     return {"logits": torch.cat(list(logits))}
 
@@ -533,7 +538,9 @@ def contributions_at_every_step(model: Any, prompts: Sequence[str]) -> dict[str,
         found = nnsight.save([])
         for _ in tracer.iter[:4]:
             for layer in model.layers:
-                found.append(layer.self_attn.attention_output[:, -1] @ towards)
+                attention = layer.self_attn.attention_output[:, -1]
+                towards = towards.to(attention.device)
+                found.append(attention @ towards)
                 found.append(layer.mlp.mlp_output[:, -1] @ towards)
     return {"found": torch.cat(list(found))}
 
