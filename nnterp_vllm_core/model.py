@@ -29,6 +29,7 @@ from .passport import Passport
 from .protocol import VALUES
 from .startup import in_processes
 from .taps import resolve
+from .tracer import StandardTracer
 from .tree import Plan, before_head, bind, plan_for, with_names
 from .worker.float32 import PRECISIONS
 
@@ -165,6 +166,7 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
         """
         guard.require_trace(kwargs)
         scope.close_left_open()
+        kwargs.setdefault("tracer_cls", StandardTracer)
         return super().trace(*inputs, **kwargs)
 
     def _sizes_from(self, config: Any) -> None:
