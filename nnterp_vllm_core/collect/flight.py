@@ -215,6 +215,8 @@ def shared_params(max_tokens: int, sampling: dict[str, Any]) -> Any:
     )
     # A token out of the prefix cache is never computed, so its row would not be there.
     params.skip_reading_prefix_cache = True
+    # Each request has a copy of these that vLLM may change; what the copies share it changes for all of them alike.
+    params.skip_clone = True
     return params
 
 
