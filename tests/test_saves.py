@@ -217,6 +217,19 @@ def test_what_two_requests_saved_arrives_twice() -> None:
     assert_same(second, own)
 
 
+@pytest.mark.parametrize("bound", [1, 200_000], ids=["each alone", "together"])
+def test_the_order_of_pickling_is_free_and_a_second_time_gives_the_same(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saves_module, "_BATCH", bound)
+    many = [{"row": torch.full((1, 3), float(number))} for number in range(4)]
+    with Consignment() as consignment:
+        saves = [PackedSaves(one) for one in many]
+        for one in saves:
+            consignment.add(one)
+        messages = [pickle.dumps(saves[number], pickle.HIGHEST_PROTOCOL) for number in (2, 0, 2, 3)]
+    for message, number in zip(messages, (2, 0, 2, 3), strict=True):
+        assert_same(pickle.loads(message), many[number])
+
+
 def test_saves_that_nobody_pickled_are_let_go() -> None:
     saves = PackedSaves({"value": torch.ones(2)})
     with Consignment() as consignment:

@@ -90,7 +90,7 @@ class Consignment:
 
     def packed(self, saves: PackedSaves) -> tuple[_Batch, int]:
         """What unpickles as the saves of several requests, and which of them these are."""
-        if id(saves) not in self._packed:
+        while id(saves) not in self._packed:  # they may be pickled in another order than they were added in
             pickler = _Pickler()
             batch: list[PackedSaves] = []
             while self._saves and pickler.nbytes < _BATCH:
