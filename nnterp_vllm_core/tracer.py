@@ -1,9 +1,9 @@
 """The tracer of a trace with invokes, which takes their blocks without running up to them under a debugger's hook.
 
 nnsight keeps Python from running the body of ``with tracer.invoke(...)`` with a trace function that raises on its first
-line, set and taken away for each invoke. From Python 3.12 on each of the two makes the interpreter prepare all running
-code anew, which for a trace of a hundred prompts costs more than the rest of what the driver does. nnsight compiles the
-body of the trace itself, so here it is compiled with the invokes' bodies left out: nothing has to be kept from running.
+line, set and taken away for each invoke. From Python 3.12 on each of the two makes the interpreter instrument all running
+code anew, and a trace may have hundreds of invokes. nnsight compiles the body of the trace itself, so here it is compiled
+with the invokes' bodies left out: nothing has to be kept from running.
 """
 
 from __future__ import annotations
