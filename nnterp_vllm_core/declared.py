@@ -13,7 +13,7 @@ from .family import Implementation, Missing
 from .protocol import VALUES, Value
 
 #: Unavailable on vLLM whatever the family.
-_NO_PADDING = "a request is one unpadded sequence on vLLM; StandardizedTransformer has masks"
+NO_PADDING = "a request is one unpadded sequence on vLLM; StandardizedTransformer has masks"
 
 
 def declared_support(implementation: Implementation, extras: Sequence[Extra] = ()) -> Mapping[str, str]:
@@ -32,7 +32,7 @@ def _status_of_extra(extra: Extra, implementation: Implementation) -> str:
 
 def _status(value: Value, implementation: Implementation) -> str:
     if value.name == "attention_mask":
-        return f"unavailable: {_NO_PADDING}"
+        return f"unavailable: {NO_PADDING}"
     place = implementation.place(value.name)
     if isinstance(place, Missing):
         return f"unavailable: {place.reason}"

@@ -13,8 +13,8 @@ from .family import FusedStream, Implementation, Missing
 from .layouts import element
 from .live import ComputedView, LiveView
 from .places import child_of, located
+from .plan import ROOT, Plan
 from .protocol import INTERIOR, VALUES
-from .tree import ROOT, Plan
 from .views import MissingView, View
 
 

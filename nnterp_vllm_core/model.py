@@ -21,16 +21,17 @@ from .engine import engine_version
 from .envoys import ModelValues, StandardValue
 from .errors import Unavailable, UnsupportedFamily
 from .extra_views import add_extras
-from .family import Family, Missing
+from .family import Family
 from .load import EngineLoad
 from .mediator import StandardMediator
 from .methods import StandardMethods
 from .passport import Passport
+from .plan import Plan, plan_for, with_names
 from .protocol import VALUES
 from .startup import in_processes
 from .taps import resolve
 from .tracer import StandardTracer
-from .tree import Plan, before_head, bind, plan_for, with_names
+from .tree import before_head, bind
 from .worker.float32 import PRECISIONS
 
 
@@ -106,6 +107,8 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
         options["taps"] = (taps,) if isinstance(taps, str) else tuple(taps)
         super().__init__(repo_id, *args, **options, **kwargs)
         self._settle_tree()
+        if self.plan.without_logits:
+            warnings.warn(f"{self.plan.without_logits}.", stacklevel=2)
 
     @classmethod
     def over(cls, module: torch.nn.Module, passport: Passport, config: Any, **kwargs: Any) -> StandardizedVLLM:
@@ -239,8 +242,8 @@ class StandardizedVLLM(BulkCollection, StandardMethods, ModelValues, EngineLoad)
         return objects | {f"Envoy:{envoy.path}": envoy for envoy in self.modules()}
 
     def _unembed(self, rows: torch.Tensor) -> torch.Tensor:
-        if isinstance(place := self.plan.implementation.place("logits"), Missing):
-            raise Unavailable(f"project_on_vocab ends in the logits, which are unavailable: {place.reason}.")
+        if reason := self.plan.without_logits:
+            raise Unavailable(f"project_on_vocab ends in the logits, which are unavailable: {reason}.")
         with self._stood_down():
             rows = before_head(self._module, self.plan.implementation, rows)
             logits: torch.Tensor = self._module.compute_logits(rows)

@@ -17,8 +17,9 @@ from nnsight.intervention.envoy import Envoy
 from .envoys import SLOT
 from .errors import UnsupportedEngine
 from .places import child_of
+from .plan import ROOT, Plan
 from .protocol import INTERIOR, VALUES
-from .tree import ROOT, Plan, bind
+from .tree import bind
 from .views import MissingView
 
 #: Group -> the values it stands for.

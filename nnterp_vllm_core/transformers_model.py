@@ -22,9 +22,10 @@ from .live_tree import bind
 from .mediator import StandardMediator
 from .methods import StandardMethods
 from .places import first_block
+from .plan import ROOT, Plan, with_names
 from .protocol import VALUES
 from .sampling import SAMPLING, Sampler, generation_settings, taken_from
-from .tree import ROOT, Plan, before_head, with_names
+from .tree import before_head
 
 #: Arguments of the vLLM engine that mean nothing here, with what to use instead.
 _VLLM_ONLY = {

@@ -15,14 +15,16 @@ out=${OUT:-gpu-out}
 mkdir -p "$out"
 export HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=${VLLM_LOGGING_LEVEL:-ERROR} NNTERP_VLLM_RECORD="$out/record.jsonl"
 "$python" -c 'import torch, vllm; assert torch.cuda.is_available(), "no CUDA device"; print("vLLM", vllm.__version__, torch.cuda.get_device_name())' || exit 1
-status=0
+status=0 ran=0
 tests() { # log, then pytest's arguments
   local log=$1
   shift
   "$python" -m pytest ${TESTS:-tests/families tests/test_*.py} -q --no-header --tb=short -p no:cacheprovider \
     -k "${CHECKS:-test_}" "$@" >"$out/$log" 2>&1
   local ended=$?
-  [ $ended = 0 ] || [ $ended = 5 ] || status=1 # 5: none of the chosen tests is of this kind
+  [ $ended = 5 ] && return # none of the chosen tests is of this kind
+  ran=1
+  [ $ended = 0 ] || status=1
   tail -n 40 "$out/$log" | grep -E '^(FAILED|ERROR)|passed|failed|error'
 }
 parallel=()
@@ -31,6 +33,7 @@ if "$python" -c 'import xdist' 2>/dev/null; then
 fi
 tests suite.log -m 'not alone' "${parallel[@]}"
 tests alone.log -m alone
+[ $ran = 1 ] || { echo "No test was chosen: TESTS=${TESTS:-} CHECKS=${CHECKS:-}" && status=1; }
 if [ -d .cache/smollm2-135m ]; then
   agreement() { "$python" -m nnterp_vllm_core agreement .cache/smollm2-135m --layer 12 "$@" 2>>"$out/agreement.err"; }
   { agreement && agreement --float32-products tf32 && agreement --dtype bfloat16; } >"$out/agreement.log" || status=1
